@@ -26,8 +26,8 @@ TEST_CASE("a job describes, places, trains, evaluates, exports, reports and succ
   c.job->Start();
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
-  // There are 64 examples in batches of 4 and 2 steps a closure: 8 closures an epoch, 2 epochs.
-  // Each is granted once.
+  // 64 examples in batches of 4, with 2 steps per closure, make 8 closures in each of 2 epochs.
+  // Each closure must be granted once.
   std::map<std::uint64_t, int> times;
   int evaluations = 0, exports = 0, describes = 0;
   for (const v1::Grant& g : c.granted) {
@@ -114,7 +114,7 @@ TEST_CASE(
   CHECK(page.find("https://") == std::string::npos);
   CHECK(page.find("\"loss_by_step\":[[0.0,1.0]") != std::string::npos);
   CHECK(page.find("counting/samples") != std::string::npos);
-  // metrics.jsonl: one JSON object a line, each step once.
+  // metrics.jsonl has one JSON object per line, and each step once.
   std::istringstream lines(c.host.files.at("/runs/fake/metrics.jsonl"));
   std::set<std::uint64_t> steps;
   int epochs = 0;
@@ -162,7 +162,7 @@ TEST_CASE("the result of a job that was cancelled before it began has no start a
 }
 
 TEST_CASE("epochs that are too short to time have no speed") {
-  FakeCluster c;  // its workers take no time
+  FakeCluster c;  // the workers of this fixture need no time
   c.AddWorker("0");
   c.AddServer("0");
   c.job->Start();
@@ -182,8 +182,8 @@ TEST_CASE(
     "training that is shorter than the sampling interval has its rate measured over the training "
     "time alone") {
   FakeCluster c;
-  // Attempts take one tick of 25 ms each and run one at a time: 8 examples in 25 ms. Evaluation
-  // takes time, too, which must not count.
+  // Attempts run one at a time and take one tick of 25 ms each, so the rate is 8 examples in 25 ms.
+  // Evaluation also takes time, which must not count.
   MonoTime free_at{0};
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
     return Trains(g) || g.kind() == v1::EVALUATE;
@@ -232,7 +232,7 @@ TEST_CASE(
     "a variable is partitioned until each part fits a request, and a row that does not fit is "
     "refused when planned") {
   FakeCluster c;
-  // Four rows, besides the bytes that a request needs around its payload.
+  // The budget has space for four rows, besides the bytes that a request needs around its payload.
   c.server_budget_bytes_max = (64u << 10) + 16;
   c.AddServer("7");
   c.AddWorker("0");
@@ -380,7 +380,7 @@ TEST_CASE("no closure of the next epoch is granted before the evaluation of this
     c.job->Tick();
     c.Deliver();
   }
-  // While closure 7 runs, the evaluation has not begun, and 8 has not been granted.
+  // While closure 7 runs, the evaluation must not begin, and closure 8 must not be granted.
   for (const v1::Grant& g : c.granted) {
     CHECK(g.kind() != v1::EVALUATE);
     if (Trains(g)) CHECK(g.closure() <= 7);
@@ -416,8 +416,8 @@ TEST_CASE("the death of a worker during an evaluation does not change the sum") 
   c.KillWorker("0");
   c.workers["0"] = zombie;
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  // The zombie's answer comes after the closure was granted again. Only the accepted attempt
-  // counts.
+  // The answer of the stopped worker comes after the closure was granted again. Only the accepted
+  // attempt may count.
   c.Finish(c.workers["0"], first);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().epoch_rows(0).counting_sum() == 56);
@@ -452,7 +452,7 @@ TEST_CASE(
   }
   CHECK(repaired.size() >= 12);
   CHECK(c.Status().closures_rerun() >= 12);
-  CHECK(c.Status().closures_succeeded() == 16);  // nothing that a user can see was done twice
+  CHECK(c.Status().closures_succeeded() == 16);  // no work that a user can see was done twice
   CHECK(c.Status().updates_redone() >= 24);
 }
 
@@ -475,7 +475,7 @@ TEST_CASE(
   c.hold = [&](const FakeWorker&, const v1::Grant& g) {
     return g.kind() == v1::EVALUATE || (Trains(g) && !g.all_targets());
   };
-  c.AddServer("1");  // another process: its two shards are lost
+  c.AddServer("1");  // this is another process, so the two shards are lost
   const auto repair = [&] {
     const auto& held = c.workers["0"].held;
     return std::find_if(held.begin(), held.end(),
@@ -502,7 +502,7 @@ TEST_CASE(
   }
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(status.closures_lost() == trained);
-  CHECK(status.updates_lost() == trained * 2 * 2);  // two steps a closure, in two shards
+  CHECK(status.updates_lost() == trained * 2 * 2);  // two steps per closure, in two shards
   CHECK(result["lost"] == Parsed{{"closures", trained}, {"updates", trained * 2 * 2}});
   CHECK(result["closures"]["succeeded"] == 16);
   CHECK(result["closures"]["failed"] == 0);
@@ -571,13 +571,13 @@ TEST_CASE("an evaluation begins again if a shard was rolled back in the meantime
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   const std::vector<v1::Grant> first_round = c.workers["0"].held;
-  c.AddServer("0");  // another process: its shards are lost
+  c.AddServer("0");  // this is another process, so the shards are lost
   REQUIRE(c.Run([&] {
     return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty() &&
            c.workers["0"].held.back().closure() > first_round.back().closure();
   }));
   CHECK(c.workers["0"].superseded.count(first_round[1].attempt().n()) == 1);
-  // The old round's answer is superseded, and does not count.
+  // The answer of the first round is superseded, and must not count.
   c.eval_count = 1000;
   c.Finish(c.workers["0"], first_round[0]);
   c.Deliver();
@@ -612,7 +612,7 @@ TEST_CASE("a rollback during the export of weights repeats repair, evaluation an
     evaluations += g.kind() == v1::EVALUATE;
   }
   CHECK(exports == 2);
-  CHECK(evaluations == 24);  // epoch 1, epoch 2, epoch 2 again
+  CHECK(evaluations == 24);  // after epoch 1, after epoch 2, and once more after epoch 2
 }
 
 TEST_CASE("a user's error seals the shards and fails the job with its cause") {
@@ -767,8 +767,8 @@ TEST_CASE("an idle worker gets closures that another worker has not begun") {
   c.AddServer("0");
   c.job->Start();
   REQUIRE(c.Run([&] { return c.workers["0"].held.size() >= 2; }));
-  // Runs one closure after another up to the barrier: worker 0 holds the last two of the epoch, and
-  // worker 1 registers without work.
+  // Runs one closure after another up to the barrier. Then worker 0 holds the last two closures of
+  // the epoch, and worker 1 registers and gets no work.
   while (true) {
     std::uint64_t newest = 0;
     for (const v1::Grant& g : c.granted) newest = std::max(newest, Trains(g) ? g.closure() : 0);
@@ -798,8 +798,8 @@ TEST_CASE("a deterministic job gives all of its work to one worker") {
 }
 
 TEST_CASE("a job wants a worker for each closure that it can run at the same time") {
-  FakeCluster c;  // 2 epochs of 8 closures, with an evaluation of 8 closures after each
-  CHECK(c.job->wanted_workers() == 0);  // it is queued
+  FakeCluster c;  // 2 epochs of 8 closures, and after each epoch an evaluation of 8 closures
+  CHECK(c.job->wanted_workers() == 0);  // the job is queued
   c.AddServer("0");
   c.job->Start();
   CHECK(c.job->wanted_workers() == 1);  // a worker describes the job
@@ -812,8 +812,8 @@ TEST_CASE("a job wants a worker for each closure that it can run at the same tim
     const v1::Grant grant = worker.held.front();
     c.Finish(worker, grant);
   };
-  // The 16 closures that are left are more than the 8 before the evaluation. The evaluation in the
-  // middle does not lower the number.
+  // 16 closures are left, but only 8 of them can be granted before the evaluation. After the
+  // evaluation the number is again that of the closures that are left.
   for (int ended = 0; ended < 8; ++ended) {
     finish();
     CHECK(c.job->wanted_workers() == 8);
@@ -823,7 +823,7 @@ TEST_CASE("a job wants a worker for each closure that it can run at the same tim
     CHECK(c.job->wanted_workers() == 16u - ended);
   }
   held = v1::EVALUATE;
-  finish();  // the last closure of the training
+  finish();  // the last training closure
   REQUIRE(c.Run([&] { return !worker.held.empty(); }));
   CHECK(c.job->wanted_workers() == 8);
   held = v1::EXPORT;
@@ -905,7 +905,7 @@ TEST_CASE("after a later life was reported all tasks register anew, and nothing 
   const v1::ShardMap old_map = c.workers["0"].map;
   FakeWorker& back = c.AddWorker("0", hello, false);
   REQUIRE(c.last_adopted.size() == 1);
-  // In the window nothing is granted, and the Done waits.
+  // In the start-up window nothing is granted, and the answer to the Done waits.
   FakeWorker old = back;
   old.map = old_map;
   v1::TaskMessage done;
@@ -935,8 +935,9 @@ TEST_CASE("the failpoints of the coordinator have their documented effects") {
   c.job->Start();
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
-  CHECK(c.host.clock.Now() >= std::chrono::milliseconds(700));  // both delays are over
-  // One answer was lost, and no other: 1 describe, 16 training, 16 evaluation, 1 export.
+  CHECK(c.host.clock.Now() >= std::chrono::milliseconds(700));  // both delays have passed
+  // All answers except the lost one have arrived: 1 describe, 16 training, 16 evaluation and 1
+  // export closure, minus 1.
   CHECK(c.workers["0"].answered.size() == 33);
 }
 
@@ -991,7 +992,7 @@ TEST_CASE("counters that a task reports for another job do not count for this jo
   const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["tasks"][0]["bytes"] == 200);
   CHECK(result["tasks"][1]["bytes"] == 300);
-  CHECK(result["duplicates_refused"] == 4);  // the number that the server reports of its shards
+  CHECK(result["duplicates_refused"] == 4);  // the server reports one for each of its shards
 }
 
 TEST_CASE(
@@ -1006,15 +1007,15 @@ TEST_CASE(
     return !c.workers["0"].held.empty() && c.workers["0"].held[0].kind() == v1::EVALUATE;
   }));
   const v1::Grant granted = c.workers["0"].held[0];
-  // Closure 7 of this round waits for a free worker. Its attempt is (0,0), like that of a message
-  // without an attempt.
+  // Closure 7 of this round still waits for a free worker. Its attempt is therefore (0,0), like
+  // that of a message without an attempt.
   v1::Grant never = granted;
   never.set_closure((granted.closure() & ~0xffffffffull) + 7);
   never.clear_attempt();
   c.eval_count = 1000;
   c.Finish(c.workers["0"], never);
   c.FailGrant(c.workers["0"], never, "no such thing", true);
-  // Worker 1 cannot end the closure that worker 0 holds.
+  // Worker 1 must not be able to end the closure that worker 0 holds.
   FakeWorker& other = c.AddWorker("1");
   c.Finish(other, granted);
   c.FailGrant(other, granted, "not mine", true);
@@ -1051,7 +1052,8 @@ TEST_CASE("the text of a task's error is bounded before it is kept or shown") {
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   std::string text;
-  // Each takes two bytes: no cut may leave half a character.
+  // The characters take two bytes each. The text must not be truncated in the middle of a
+  // character.
   while (text.size() < (1u << 20)) text += "\u00fc";
   c.FailGrant(c.workers["0"], c.workers["0"].held[0], "x" + text, true);
   REQUIRE(c.RunToEnd());
@@ -1066,7 +1068,7 @@ TEST_CASE("the text of a task's error is bounded before it is kept or shown") {
 
 namespace {
 
-// The session is alive: it reports again and again the closure that it runs, at the same step.
+// Sends a heartbeat of a live session: the worker reports the closure that it runs, at this step.
 void Beat(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, std::uint32_t step,
           bool computing, const std::string& waits_for_room = "") {
   v1::TaskMessage message;
@@ -1111,7 +1113,7 @@ TEST_CASE(
     if (c.workers.count("0") != 0) Beat(c, hung, stuck, 1, true);
     return c.job->ended();
   };
-  // A step that ends within the timeout is only slow.
+  // A step that ends within the timeout is only slow, and must not be revoked.
   REQUIRE_FALSE(c.Run(
       [&] {
         Beat(c, hung, stuck, 0, true);
@@ -1124,7 +1126,8 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(EventsWith(c, "worker/0 has not advanced a step for 8 s: closure " +
                           std::to_string(stuck.closure()) + " step 1 is revoked") == 1);
-  // The worker was told, and the next attempt, with a higher number, is at the other worker.
+  // The worker must have been told, and the other worker must have the next attempt, with a higher
+  // number.
   CHECK(hung.superseded.count(stuck.attempt().n()) == 1);
   Attempt last{};
   for (const v1::Grant& g : c.granted) {
@@ -1309,7 +1312,7 @@ TEST_CASE(
     "ended closures behind an open one are bounded, and no closure is granted beyond the window, "
     "with an event") {
   FakeCluster c([](config::JobSpec& s, JobOptions& o) {
-    s.counting.examples = 800;  // 100 closures
+    s.counting.examples = 800;  // 800 examples are 100 closures
     s.training.epochs = 1;
     o.closures_behind_max = 16;
     o.step_timeout = std::chrono::milliseconds(0);  // no limit
@@ -1324,7 +1327,7 @@ TEST_CASE(
   c.job->Start();
   CHECK_FALSE(
       c.Run([&] { return c.Status().closures_succeeded() > 20; }, std::chrono::seconds(20)));
-  CHECK(c.Status().closures_succeeded() == 20);  // 5 before the death, 15 after it
+  CHECK(c.Status().closures_succeeded() == 20);  // 5 before the death and 15 after it
   CHECK(c.job->closures_behind() == 15);
   CHECK(EventsWith(c, "closure 5 has not ended, but later closures have") == 1);
   CHECK(c.job->TakeWindowRefusals() >= 1);
@@ -1366,9 +1369,9 @@ TEST_CASE(
   const std::size_t grants = c.granted.size();
   c.Run([] { return false; }, std::chrono::seconds(2));
   CHECK(c.granted.size() == grants);  // it was not granted again
-  // A Hello that claims the attempt does not get it either.
+  // A Hello that claims the attempt must not get it either.
   v1::Hello hello;
-  // Even with the proof of its Grant.
+  // This holds even with the proof of its Grant.
   FakeCluster::AddHeld(grant, c.workers["0"].map.version(), &hello);
   c.AddWorker("2", hello);
   CHECK(c.last_adopted.empty());
@@ -1403,8 +1406,8 @@ TEST_CASE(
   CHECK(c.Status().state() == "STARTING");
   int drops = 0;
   for (const v1::CoordinatorMessage& m : c.host.sent[other.task]) drops += m.has_drop();
-  CHECK(drops == 4);  // line 25: shards that are held, but not in the map
-  // A user's error in one of these messages does not end the job either.
+  CHECK(drops == 4);  // line 25: the shards are held, but the map does not give them to this server
+  // A user's error in one of these messages must not end the job either.
   assigned->set_ok(false);
   assigned->mutable_error()->set_kind("user");
   c.Say(other.task, message);
@@ -1472,7 +1475,7 @@ TEST_CASE(
   REQUIRE(c.RunToEnd());
   const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["tasks"][0]["bytes"] == 1200);
-  CHECK(result["duplicates_refused"] == 4);  // the number of the server's last report
+  CHECK(result["duplicates_refused"] == 4);  // the server has reported this number last
 }
 
 // ---------------------------------------------------------------- deterministic
@@ -1573,7 +1576,7 @@ TEST_CASE(
   c.job->Start();
   REQUIRE(c.Run([&] { return c.Status().phase() == "exporting" && !c.workers["0"].held.empty(); }));
   c.eval_count = 9;
-  c.AddServer("1");  // another process, without its shards: the last epoch is evaluated again
+  c.AddServer("1");  // this process has no shards, so the last epoch is evaluated again
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
@@ -1664,7 +1667,7 @@ TEST_CASE(
   };
   v1::Hello other;
   other.set_compute("of another build");
-  c.AddWorker("0");  // the first worker that is asked
+  c.AddWorker("0");  // this worker is asked first
   c.AddWorker("1", other);
   c.AddServer("0");
   bool holds = true;
@@ -1675,15 +1678,16 @@ TEST_CASE(
   c.Run([] { return false; }, std::chrono::seconds(40));
   CHECK(c.job->state() == JobState::kRunning);
   CHECK(c.Status().closures_succeeded() == 4);
-  CHECK(c.Status().waiting_for() == "");  // worker 1 works
+  CHECK(c.Status().waiting_for() == "");  // empty, because worker 1 works
   CHECK(EventsWith(c,
                    "worker/0 cannot take part in the job and is tried again from time to time: not "
                    "here: worker/0") == 1);
   CHECK(Unfit(c) == std::set<std::string>{"0"});
   if (deterministic) {
-    CHECK(tried.size() == 1);  // the bits of a second try would be of no use any more
+    // after closures of worker 1, those of worker 0 would have other bits
+    CHECK(tried.size() == 1);
   } else {
-    CHECK(tried.size() >= 5);  // after 1, 2, 4, 8, 16 s
+    CHECK(tried.size() >= 5);  // tries after 1, 2, 4, 8 and 16 s
     CHECK(tried.size() <= 7);
   }
   holds = false;
@@ -1723,7 +1727,7 @@ TEST_CASE(
         "worker/0), worker/1 "
         "(not here: "
         "worker/1)");
-  CHECK(c.granted.size() < 40);  // each is tried once a minute
+  CHECK(c.granted.size() < 40);  // each worker is tried once a minute
   CHECK(Unfit(c) == lame);
   SECTION("an able worker registers") { c.AddWorker("2"); }
   SECTION("an unfit worker is repaired") {
@@ -1762,7 +1766,7 @@ TEST_CASE(
 
 TEST_CASE("workers that can train but not evaluate are reported once, not at each epoch") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.epochs = 6; });
-  // The clock begins beyond the time for which a worker's refusals are kept.
+  // The test begins at a time that is longer than a worker's refusals are kept.
   c.Run([] { return false; }, std::chrono::seconds(700));
   std::map<std::string, int> lacked;
   c.lacks = [&](const FakeWorker& w, const v1::Grant& g) {
@@ -1774,7 +1778,7 @@ TEST_CASE("workers that can train but not evaluate are reported once, not at eac
   for (const char* identity : {"0", "1", "2"}) c.AddWorker(identity);
   c.AddServer("0");
   c.job->Start();
-  // The others are tried and run something before the next round.
+  // Before the next round the other workers are tried again, and run a training closure.
   while (!c.Run([&] { return c.job->ended(); }, std::chrono::seconds(3))) {
     REQUIRE(c.host.clock.Now() < std::chrono::seconds(1000));
     c.FinishHeld(c.workers["2"]);
@@ -1852,7 +1856,7 @@ TEST_CASE(
     return Trains(g) && !g.all_targets() && !(one_has_it && w.identity == "1") ? v1::INPUT
                                                                                : v1::NO_LACK;
   };
-  c.AddServer("1");  // another process: its two shards are lost
+  c.AddServer("1");  // this is another process, so the two shards are lost
   const MonoTime began = c.host.clock.Now();
   if (!report && !one_has_it) {
     REQUIRE(c.RunToEnd());
@@ -1864,7 +1868,7 @@ TEST_CASE(
     return one_has_it ? c.Status().closures_rerun() >= trained
                       : c.Status().closures_lost() == trained;
   }));
-  // The waits for the workers do not add up.
+  // The waits for the single workers must not be added.
   CHECK(c.host.clock.Now() - began < std::chrono::seconds(10));
   CHECK(EventsWith(c, "cannot take part") <= 2);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
@@ -1900,7 +1904,7 @@ TEST_CASE(
   c.AddWorker("lame");
   c.KillWorker("0");
   if (restarted) c.Restart();
-  c.AddServer("1");  // another process: its two shards are lost
+  c.AddServer("1");  // this is another process, so the two shards are lost
   c.Run([] { return false; }, std::chrono::seconds(9));
   CHECK(c.job->state() == JobState::kRunning);
   CHECK_THAT(c.Status().waiting_for(), Catch::Contains("worker/lame (not here: worker/lame)"));

@@ -1,4 +1,4 @@
-// Tests the reports of workers that a job checks before it believes them: LEDGER lines 34 to 38.
+// Tests the reports of workers that a job checks before it trusts them: LEDGER lines 34 to 38.
 #include <catch2/catch.hpp>
 
 #include "common/grants/grant_proof.h"
@@ -10,8 +10,8 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Each Done reports that each of its updates touched every shard. 16 closures of 2 updates are 32
-// in each shard.
+// Makes each Done report that all of its updates touched every shard. 16 closures of 2 updates then
+// give 32 updates in each shard.
 void ReportAllTouched(FakeCluster& c) {
   c.on_done = [](const v1::Grant& grant, v1::Done* done) {
     if (grant.kind() == v1::TRAIN) done->mutable_touched();
@@ -43,7 +43,7 @@ TEST_CASE(
     CHECK(fits == (grant.kind() == v1::TRAIN));
     CHECK(grant.proof().empty() == (grant.kind() != v1::TRAIN));
   }
-  CHECK(seen.size() == 4);  // describe, train, evaluate, export
+  CHECK(seen.size() == 4);  // describe, train, evaluate and export
 }
 
 TEST_CASE("a job keeps its key over a restart of the coordinator, and shows it to no client") {
@@ -70,7 +70,7 @@ TEST_CASE(
     "the found count") {
   FakeCluster c;
   ReportAllTouched(c);
-  c.updates_reported = 30;  // one closure of two updates is missing
+  c.updates_reported = 30;  // the two updates of one closure are missing
   Begin(c);
   REQUIRE(c.RunToEnd());
   const v1::JobStatus status = c.Status();
@@ -102,7 +102,7 @@ TEST_CASE(
       done->mutable_touched()->add_updates(grant.closure() % 2);
     }
   };
-  c.updates_reported = 8;  // of 32: each closure touches the shard once or not at all
+  c.updates_reported = 8;  // of 32 updates: most closures do not touch the shard
   c.hold = [](const FakeWorker&, const v1::Grant& grant) {
     return grant.kind() == v1::TRAIN && grant.closure() >= 9;
   };
@@ -156,7 +156,7 @@ TEST_CASE("extra updates in invisible files of a resumed job cause no accusation
   former.job->Cancel();
   REQUIRE(former.RunToEnd());
   REQUIRE(former.Status().checkpoint().number() > 0);
-  // The servers keep them on their own disks.
+  // The servers keep the files on their own disks.
   const auto elsewhere = std::make_shared<fs::MemoryFileSystem>();
   const std::string folder = "/runs/fake-0000000000abcdef/checkpoint";
   REQUIRE(elsewhere->MakeFolders(folder).ok());
@@ -171,7 +171,7 @@ TEST_CASE("extra updates in invisible files of a resumed job cause no accusation
   FakeCluster c(settings(2, true), {}, JobUid(0xd00d), former.host.disk);
   c.elsewhere = elsewhere;
   c.on_done = dense;
-  c.updates_reported = 40;  // 32, and the updates of the third epoch that had begun
+  c.updates_reported = 40;  // 32, and updates of the third epoch, which had begun
   Begin(c);
   REQUIRE(c.RunToEnd());
   INFO(c.Status().first_cause().message());
@@ -256,7 +256,7 @@ void Claim(const FakeCluster& c, v1::Hello* hello, std::uint64_t closure, Attemp
   held.set_granted_to("0");
 }
 
-// worker/0 gets at least two closures and keeps them.
+// worker/0 gets at least two closures and does not finish them.
 void BeginHolding(FakeCluster& c) {
   ReportAllTouched(c);
   c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN; };
@@ -264,7 +264,7 @@ void BeginHolding(FakeCluster& c) {
   REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
 }
 
-// Finishes all granted closures. The job must end like one in which every worker was honest.
+// Finishes all granted closures. The job must end as if every worker were honest.
 void CheckHonestEnd(FakeCluster& c) {
   const std::vector<v1::Grant> honest = c.workers.at("0").held;
   REQUIRE_FALSE(honest.empty());

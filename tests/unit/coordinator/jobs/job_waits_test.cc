@@ -1,4 +1,4 @@
-// What a job waits for, without the job.
+// Tests what a job reports that it waits for, without the job.
 #include "coordinator/jobs/job_waits.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// A job that trains with two workers and two servers.
+// A job that is training, with two workers and two servers.
 struct Fixture : WorkFixture {
   Fixture() { Apply({PhaseEvent::kStarted, PhaseEvent::kPlanned, PhaseEvent::kPlaced}); }
   void Apply(const std::vector<PhaseEvent>& events_of_phases) {
@@ -71,7 +71,7 @@ TEST_CASE("a job that must be described waits for workers alone") {
   CHECK(f.waits.Text().empty());
   f.roster.workers().clear();
   CHECK(f.waits.Text() == "workers: none is connected");
-  CHECK_FALSE(f.waits.TrainingPaused());  // It does not train yet.
+  CHECK_FALSE(f.waits.TrainingPaused());  // The job is not training yet.
 }
 
 TEST_CASE("an unusable store comes first, and an open window before workers and servers") {

@@ -1,4 +1,4 @@
-// The records, notes and snapshots of a job, without the job.
+// Tests the records, notes and snapshots that a job writes, without the job.
 #include "coordinator/jobs/journal_writer.h"
 
 #include <catch2/catch.hpp>
@@ -54,7 +54,7 @@ TEST_CASE("records and notes since the last commit are one commit, with the coun
   CHECK(notes[0].counted(1).examples() == 8);
   CHECK(notes[0].functions().next() == 7);
   CHECK(notes[0].counters().attempts() == 5);
-  CHECK(f.journal.Commit());  // they are not noted again
+  CHECK(f.journal.Commit());  // the same changes are not noted again
   CHECK(f.Notes().size() == 1);
 }
 

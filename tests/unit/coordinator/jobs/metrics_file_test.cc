@@ -1,5 +1,5 @@
-// Tests metrics.jsonl without a job: its bounds, a full disk, and the state that the journal must
-// keep.
+// Tests metrics.jsonl without a job: its size limits, a full disk, and the state that the journal
+// must keep.
 #include "coordinator/jobs/metrics_file.h"
 
 #include <catch2/catch.hpp>
@@ -13,7 +13,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Plays the file thread and the journal. `status` is the disk's answer to every write.
+// Acts as the file thread and the journal. `status` is the result of every write.
 class FakeFile final : public MetricsFile::Host {
  public:
   MonoTime Now() const override { return now; }
@@ -101,7 +101,7 @@ TEST_CASE(
     "at the job's end a full disk is awaited for a limited time, and then the lines are dropped") {
   Fixture f;
   int settled = 0;
-  CHECK(f.file.Settle([&] { ++settled; }));  // Nothing is left to write.
+  CHECK(f.file.Settle([&] { ++settled; }));  // No line is left to write.
   f.file.Add("{1}", false);
   f.file.Add("{2}", false);
   f.file.Commit(/*durable=*/true);

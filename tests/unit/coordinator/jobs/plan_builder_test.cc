@@ -1,5 +1,4 @@
-// Tests the way from a description to the plan: the cut, the bytes, the fingerprint, and the
-// refusals.
+// Tests how a description becomes a plan: partitions, sizes, fingerprint and refusals.
 #include <catch2/catch.hpp>
 
 #include "common/base/status.h"
@@ -50,10 +49,10 @@ TEST_CASE(
   SectionLimit limit{.bytes = 40 * 1024, .server = "3", .flag = "--budget-bytes-max 106496"};
   const auto cut = BuildPlan(Spec(), Described(), limit);
   REQUIRE(cut.ok());
-  REQUIRE(cut->message.shards_size() == 20 + 2);  // rows of 1 KiB, 40 in a part at most
+  REQUIRE(cut->message.shards_size() == 20 + 2);  // rows have 1 KiB, and a partition has at most 40
   CHECK(cut->message.shards(0).row_end() == 40);
   CHECK(limit.CheckShards(cut->message).ok());
-  // The same numbers without an identity, as after a restart, give the same plan.
+  // After a restart the limit has the same number, but no server. It must give the same plan.
   CHECK(BuildPlan(Spec(), Described(), {.bytes = limit.bytes})->message.fingerprint() ==
         cut->message.fingerprint());
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() != cut->message.fingerprint());
@@ -92,7 +91,7 @@ TEST_CASE(
 TEST_CASE("the limit of a job's servers is the lowest of their limits") {
   std::map<std::string, v1::Endpoint> servers;
   CHECK(SectionLimit::Of(servers).server.empty());
-  servers["0"];  // it reports no limit
+  servers["0"];  // this server reports no limit
   CHECK(SectionLimit::Of(servers).server.empty());
   servers["1"].set_budget_bytes_max(256u << 20);
   servers["1"].set_frame_bytes_max(1u << 30);
@@ -107,8 +106,9 @@ TEST_CASE("the limit of a job's servers is the lowest of their limits") {
 TEST_CASE("a plan numbers closures, partitions variables and counts values with slots") {
   const auto built = BuildPlan(Spec(), Described());
   REQUIRE(built.ok());
-  CHECK(built->plan.closures() == 6);           // ten steps an epoch, four a closure
-  REQUIRE(built->message.shards_size() == 14);  // 802816 / 65536 = 12, and two whole ones
+  CHECK(built->plan.closures() == 6);           // ten steps per epoch, four per closure
+  // 802816 / 65536 gives 12 partitions, and two variables are whole
+  REQUIRE(built->message.shards_size() == 14);
   CHECK(built->message.shards(0).row_begin() == 0);
   CHECK(built->message.shards(0).row_end() == 66);
   CHECK(built->message.shards(11).row_end() == 784);
@@ -144,7 +144,8 @@ TEST_CASE(
   for (v1::VariableSpec& v : *d.mutable_variables()) v.mutable_optimizer()->set_learning_rate(0.5);
   d.set_eval_examples(77);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
-  // A setting of one layer's computation counts like a setting of all.
+  // A setting of one layer's computation does not change the plan, like the same setting for all
+  // layers.
   config::LayerSpec layer;
   layer.name = "logits", layer.type = "dense", layer.inputs = {"x"}, layer.units = 3;
   spec.model.layers = {layer};
@@ -152,14 +153,14 @@ TEST_CASE(
   spec.model.layers[0].dtype = "float32";
   CHECK(BuildPlan(spec, d)->message.fingerprint() == of_layer);
   spec.model.layers.clear();
-  // The job's share of the cluster does not change the plan.
+  // The job's share of the cluster must not change the plan.
   spec.resources = {.share = 3, .server_memory_bytes_max = 1ull << 40};
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
-  // The wire types of values do not change the plan.
+  // The wire types of values must not change the plan.
   spec.training.wire = {{"dense/*", "bf16"}};
   for (v1::VariableSpec& v : *d.mutable_variables()) v.set_wire_dtype(v1::DTYPE_BFLOAT16);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
-  // Another update rule with the same cut changes it.
+  // Another rule of partitioning must change the plan, even if the partitions are the same.
   spec = Spec();
   spec.strategy.partitioner.min_shard_bytes -= 1;
   REQUIRE(BuildPlan(spec, Described())->message.shards_size() ==
@@ -226,9 +227,9 @@ TEST_CASE(
   CHECK(of([](config::CountingSpec* counting) { counting->table_ids = 7; }) != base);
 }
 
-// Later versions read a checkpoint and a coordinator's journal of this one. A change that makes
-// this test fail makes all former checkpoints unusable. A new key or message field with a default
-// must not fail it, but a changed default must.
+// Later versions must read this version's checkpoints and coordinator's journal. A change that
+// makes this test fail makes all existing checkpoints unusable. A new key or message field with a
+// default must not make it fail, but a changed default must.
 TEST_CASE("the fingerprint of a job is the same in every version") {
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() ==
         "99f4a761fe082909addb6f0d55252701a62500c4af406d9035c98c34ff209e70");
@@ -259,7 +260,7 @@ TEST_CASE("an entry of optimizers that matches no variable is a user's error") {
                                "match=dnse/*; the model has dense/kernel, "));
   spec.optimizers[0].match = "scale";
   CHECK(BuildPlan(spec, Described()).ok());
-  // A setting of a table's optimizer counts, too. The last entry may be left without variables.
+  // A setting of a table's optimizer changes the plan, too. The last entry may match no variable.
   spec.optimizers[0].match = "emb/*";
   CHECK_FALSE(BuildPlan(spec, Described()).ok());
   v1::DescribeResult d = Described();

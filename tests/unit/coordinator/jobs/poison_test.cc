@@ -1,5 +1,5 @@
-// Tests which closure is judged to kill its workers, by transcripts: d is a death that names a
-// closure and step, x is a death that names nothing.
+// Tests which closure is considered to kill its workers. A death names the closure and step that
+// the worker had reported as running, or nothing.
 #include <catch2/catch.hpp>
 
 #include "coordinator/jobs/poison.h"
@@ -15,7 +15,7 @@ struct Death {
   std::uint32_t step;
 };
 
-// Judges once, after all the deaths, and returns the verdict.
+// Returns the verdict after all these deaths.
 PoisonRule::Verdict After(const std::vector<Death>& deaths,
                           const std::vector<int>& ended_before = {}) {
   PoisonRule rule({3, std::chrono::milliseconds(200)});
@@ -55,7 +55,7 @@ TEST_CASE("an advance, an end or another closure in between clears the count") {
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 3}, {3000, 5, 4}}).poison);
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 2}, {3000, 5, 3}, {4000, 5, 3}}).poison);
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 2}, {3000, 5, 2}}, {-1, -1, 5}).poison);
-  // Each closure alone.
+  // The deaths of each closure are counted separately.
   CHECK(After({{1000, 5, 2}, {1500, 6, 2}, {2000, 5, 2}, {2500, 6, 1}, {3000, 5, 2}}).poison);
 }
 

@@ -34,8 +34,8 @@ TEST_CASE(
   CHECK_FALSE(cut_off(Unreached("0", 4999), 6000));
   CHECK(cut_off(said, 5000));
   CHECK_FALSE(cut_off(Unreached("1", 9000), 6000));
-  // Another registration, or its return, restarts the time: while it was disconnected no worker
-  // could reach it.
+  // A new registration of the server, or its return, restarts the time, because no worker could
+  // reach the server while it was disconnected.
   rule.Server("0", TaskId(2), true, true, milliseconds(6000));
   CHECK_FALSE(cut_off(said, 10'999));
   CHECK(cut_off(said, 11'000));
@@ -43,7 +43,7 @@ TEST_CASE(
   CHECK_FALSE(cut_off(said, 20'000));
   rule.Server("0", TaskId(2), true, true, milliseconds(20'000));
   CHECK_FALSE(cut_off(said, 24'999));
-  rule.Server("0", TaskId(2), true, false, milliseconds(25'000));  // without shards
+  rule.Server("0", TaskId(2), true, false, milliseconds(25'000));  // the server now has no shards
   CHECK_FALSE(cut_off(said, 30'000));
   CHECK(ReachRule(milliseconds(0)).FindUnreached(said, seconds(100)) == nullptr);
 }
@@ -62,7 +62,7 @@ TEST_CASE("a worker's report about servers is bounded and cleaned") {
 // workers finish their closures.
 struct Stage {
   FakeCluster c;
-  std::map<std::uint64_t, MonoTime> since;  // by the attempts of worker 0
+  std::map<std::uint64_t, MonoTime> since;  // the times at which worker 0 got its attempts
   bool mended = false;
   explicit Stage(std::function<void(config::JobSpec&, JobOptions&)> change = {})
       : c(std::move(change)) {
@@ -127,7 +127,7 @@ TEST_CASE(
             "reach ps_server/0 at 127.0.0.1:4001 for 5 s "
             "(connection refused); its work goes to workers that can") == 1);
   CHECK(stage.since.size() >= 1);
-  CHECK(stage.since.size() <= 5);  // tried again after 1, 2, 4 … s
+  CHECK(stage.since.size() <= 5);  // tried again after 1, 2, 4 … seconds
 }
 
 TEST_CASE("while a worker is cut off its row names the server, until it has finished work again") {
@@ -206,7 +206,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-// A functions job with one variable, in which worker 0 has the functions `f` and `g`.
+// A functions job with one variable. Worker 0 has the functions `f` and `g`.
 struct FunctionsStage : Stage {
   FunctionsStage()
       : Stage([](config::JobSpec& spec, JobOptions&) {
@@ -282,7 +282,7 @@ TEST_CASE("a worker's stuck closure stays with it while the only other worker ge
   c.AddServer("0");
   c.job->Start();
   REQUIRE(stage.Run([&] { return !c.workers.at("0").held.empty(); }, seconds(5)));
-  // The server backs off for a minute by membership's own rule.
+  // Membership's own rule makes the server back off for a minute.
   v1::Registered registered;
   const TaskId task(c.next_task++);
   c.job->AdmitWorker(task, "1", c.host.clock.Now() + seconds(60), std::nullopt, false, v1::Hello(),

@@ -1,4 +1,4 @@
-// The watch over workers that cannot reach a server, without a job.
+// Tests the watch over workers that cannot reach a server, without a job.
 #include "coordinator/jobs/reach_watch.h"
 
 #include <catch2/catch.hpp>
@@ -20,7 +20,7 @@ struct Fixture : PartFixture {
       roster.workers().insert_or_assign(TaskId(n), std::move(worker));
     }
     cut_off().Take({1, 1}, {ClosureId(0), v1::TRAIN, host.Now()});
-    watch.Check();  // it knows the servers from now on
+    watch.Check();  // from now on the watch knows the servers
     host.clock.Advance(options.reach_timeout);
     Unreached(cut_off());
   }
@@ -56,7 +56,7 @@ TEST_CASE("the work of a worker that is cut off is passed on, and the able worke
   f.watch.Check();
   CHECK(f.passed == std::vector<std::string>{"7>a"});
   CHECK(f.able == 1);
-  f.watch.Check();  // it was looked at just now
+  f.watch.Check();  // the last check was just now
   CHECK(f.passed.size() == 1);
 }
 

@@ -1,4 +1,4 @@
-// Tests how closures that only read reach their workers and come back, without a job.
+// Tests how closures that only read are granted and answered, without a job.
 #include "coordinator/jobs/reading_work.h"
 
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@ namespace evergrad::coordinator {
 namespace {
 
 struct Fixture : ReadingFixture {
-  // The worker has the only closure of a round.
+  // Begins a round of one closure, and grants it to the worker.
   v1::Grant Hold(std::uint64_t task, v1::WorkKind kind = v1::EVALUATE) {
     AddWorker(task);
     reading.Begin(kind, 1, MonoTime{0});
@@ -18,7 +18,7 @@ struct Fixture : ReadingFixture {
     REQUIRE(grants.size() == 1);
     return grants[0];
   }
-  // The worker of the attempt reports an error.
+  // The worker `task` reports that the attempt has failed.
   void ReportFailure(const v1::Grant& grant, std::uint64_t task, bool user, bool elsewhere = false,
                      absl::StatusCode code = absl::StatusCode::kInternal) {
     v1::Failed failed = Answer<v1::Failed>(grant);

@@ -1,4 +1,5 @@
-// Tests result.json, the end line and the data of the report, made of facts and without a job.
+// Tests result.json, the end line and the data of the report. They are made from facts, without a
+// job.
 #include "coordinator/jobs/run_result.h"
 
 #include <catch2/catch.hpp>
@@ -11,7 +12,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// A job without a plan that was cancelled in the queue; the tests add facts.
+// A job that was cancelled in the queue, so that it has no plan. The tests add further facts.
 struct Fixture {
   Fixture() {
     id.uid = JobUid(0xabc);

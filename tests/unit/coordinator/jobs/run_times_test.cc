@@ -1,4 +1,4 @@
-// Tests the moments of a run, without a job.
+// Tests the points of time that are recorded for a run, without a job.
 #include "coordinator/jobs/run_times.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// The export of a failed job's weights, without a job.
+// Tests the export of the weights of a failed job, without a job.
 #include "coordinator/jobs/sealed_export.h"
 
 #include <catch2/catch.hpp>
@@ -18,7 +18,7 @@ struct Fixture : ReadingFixture {
     report.complete = true;
     REQUIRE(exporting.Begin(report, bytes));
   }
-  // The worker that has got the closure since the last call; 0: none.
+  // Returns the worker that got the closure since the last call, or 0.
   std::uint64_t Granted() {
     exporting.Pump();
     for (const std::uint64_t task : {3, 4}) {
@@ -29,7 +29,7 @@ struct Fixture : ReadingFixture {
     }
     return 0;
   }
-  // The worker of the newest grant reports a failure.
+  // The worker `task` reports that the newest grant has failed.
   void ReportFailure(std::uint64_t task, bool user) {
     v1::Failed failed = Answer<v1::Failed>(grant);
     failed.set_user_error(user);
@@ -99,7 +99,7 @@ TEST_CASE("the third machine's error ends the export of a failed job") {
   for (int i = 0; i < 2; ++i) {
     REQUIRE(f.Granted() == 3);
     f.ReportFailure(3, /*user=*/false);
-    CHECK(f.Granted() == 0);  // Not at once.
+    CHECK(f.Granted() == 0);  // It is not granted again at once.
     f.host.clock.Advance(f.options.retry_max);
   }
   REQUIRE(f.Granted() == 3);

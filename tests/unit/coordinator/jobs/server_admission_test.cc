@@ -1,4 +1,4 @@
-// Servers that come to a job and leave it, without the job.
+// Tests servers that join a job and leave it, without the job.
 #include "coordinator/jobs/server_admission.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// A job that trains; servers "a" and "b" hold a shard each. Their processes are 1 and 2.
+// A job that is training. Servers "a" and "b" hold a shard each, in the processes 1 and 2.
 struct Fixture : PartFixture {
   Fixture() {
     Place();
@@ -19,7 +19,8 @@ struct Fixture : PartFixture {
     shards.Find(kFirst)->process = 1;
     shards.Find(kSecond)->process = 2;
   }
-  // Server "a" registers in the place of its first registration, and holds its shard.
+  // Server "a" registers in place of its first registration. If the process is the same, it holds
+  // its shard.
   absl::Status Admit(TaskId task, std::uint64_t process, bool died,
                      v1::Registered* registered = nullptr) {
     v1::Hello hello;
@@ -79,7 +80,7 @@ TEST_CASE("a server that registers is told the job and the map, unless the job h
   CHECK(f.shards.Find(f.kFirst) == nullptr);
   REQUIRE(f.shards.Find(TaskId(9)) != nullptr);
   CHECK_FALSE(f.shards.Find(TaskId(9))->ready);
-  CHECK(f.wholes_wanted == 1);  // its process is new to the journal
+  CHECK(f.wholes_wanted == 1);  // the journal must record the new process
   CHECK(f.Take(TaskId(9)).empty());
   CHECK(f.admission.Ready(TaskId(9)));
   CHECK(f.shards.Find(TaskId(9))->ready);
@@ -91,7 +92,7 @@ TEST_CASE("a malformed set in the Hello of a server changes nothing") {
   v1::Hello hello;
   v1::HeldShard* held = hello.add_shards();
   held->set_job_uid(f.id.uid.value());
-  held->mutable_done()->add_bounds(1);  // without its end
+  held->mutable_done()->add_bounds(1);  // the interval has no end
   v1::Registered registered;
   CHECK(f.admission.Admit(TaskId(9), "a", FormerTask{f.kFirst}, hello, &registered).code() ==
         absl::StatusCode::kInvalidArgument);
@@ -175,7 +176,7 @@ TEST_CASE("a server that was only slow responds again by its heartbeat") {
   use->set_job_uid(f.id.uid.value());
   use->set_shards(1);
   use->set_bytes(64);
-  said.add_jobs()->set_shards(7);  // another job's
+  said.add_jobs()->set_shards(7);  // a shard of another job
   f.admission.OnProgress(f.kFirst, said);
   CHECK(f.shards.Find(f.kFirst)->ready);
   CHECK(f.Count("away: ps_server/a responds again") == 1);
@@ -185,7 +186,7 @@ TEST_CASE("a server that was only slow responds again by its heartbeat") {
   CHECK(status.servers(0).state() == "serves");
   CHECK(status.servers(0).shards() == 1);
   CHECK(status.servers(0).bytes() == 64);
-  f.admission.OnProgress(TaskId(9), said);  // unknown: nothing changes
+  f.admission.OnProgress(TaskId(9), said);  // the task is unknown, so nothing changes
 }
 
 TEST_CASE(
@@ -215,7 +216,7 @@ TEST_CASE("servers of the map that do not return after a restart are lost one by
   f.phases.OpenWindow();
   f.admission.AwaitOwners();
   f.host.clock.Advance(f.options.server_lost_after);
-  CHECK_FALSE(f.admission.LoseMissing());  // the window is open
+  CHECK_FALSE(f.admission.LoseMissing());  // the start-up window is open
   f.phases.CloseWindow();
   f.admission.AwaitFromNowOn();
   CHECK_FALSE(f.admission.LoseMissing());

@@ -1,4 +1,4 @@
-// Moves of shards from a server that leaves, without a job.
+// Tests the moves of shards from a server that leaves, without a job.
 #include "coordinator/jobs/shard_mover.h"
 
 #include <catch2/catch.hpp>
@@ -31,7 +31,7 @@ struct Fixture : PartFixture {
     if (!status.ok()) *received.mutable_error() = client::ToErrorDetail(status);
     mover.OnReceived(task, received);
   }
-  // The kinds of messages that `task` was sent since the last call.
+  // Returns the kinds of the messages that were sent to `task` since the last call.
   std::vector<int> KindsOf(TaskId task) {
     std::vector<int> kinds;
     for (const v1::CoordinatorMessage& message : Take(task))
@@ -85,7 +85,7 @@ TEST_CASE("a shard that no other server accepts stays, and its server is told th
   f.Stopped();
   f.KindsOf(f.kSecond);
   f.Received(f.kFirst, absl::ResourceExhaustedError("full"));
-  f.mover.Pump();  // the move may be tried again, later
+  f.mover.Pump();  // it may be tried again, but not yet
   CHECK(f.KindsOf(f.kSecond).empty());
   for (int i = 0; i < 2; ++i) {
     f.host.clock.Advance(f.options.retry_max);
@@ -106,7 +106,7 @@ TEST_CASE("if the receiver disconnects, another server receives the shard") {
   f.shards.servers().erase(f.kFirst);
   f.mover.EndOf(f.kFirst);
   CHECK(f.KindsOf(TaskId(3)) == Kinds{Message::kReceive});
-  f.Received(f.kFirst);  // late
+  f.Received(f.kFirst);  // this comes too late
   CHECK(f.book->durable().map[1].server == "b");
   f.Received(TaskId(3));
   CHECK(f.book->durable().map[1].server == "c");
@@ -133,7 +133,7 @@ TEST_CASE("a server without shards has handed over, and the only server cannot h
   else
     f.book->Rollback(ShardId(1), "a");
   f.mover.Pump();
-  f.mover.Pump();  // once
+  f.mover.Pump();  // must not send again
   const std::vector<v1::CoordinatorMessage> sent = f.Take(f.kSecond);
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].drained().cannot() == (alone ? "no other server is connected" : ""));

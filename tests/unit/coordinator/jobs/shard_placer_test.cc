@@ -1,4 +1,4 @@
-// Placement and assignment of shards, without a job.
+// Tests the placement and assignment of shards, without a job.
 #include "coordinator/jobs/shard_placer.h"
 
 #include <catch2/catch.hpp>
@@ -11,7 +11,7 @@ namespace {
 using std::chrono::seconds;
 
 struct Fixture : PartFixture {
-  // The shards that `task` was assigned since the last call.
+  // Returns the shards that were assigned to `task` since the last call.
   std::vector<std::uint32_t> AssignsOf(TaskId task) {
     std::vector<std::uint32_t> assigned;
     for (const v1::CoordinatorMessage& message : Take(task)) {
@@ -32,7 +32,7 @@ struct Fixture : PartFixture {
     if (!status.ok()) *assigned.mutable_error() = client::ToErrorDetail(status);
     return assigned;
   }
-  // A durable file of `shard`, which it goes back to.
+  // Adds a durable file of `shard`, to which the shard can be rolled back.
   void AddSnapshot(std::uint32_t shard, std::uint64_t lsn) {
     Snapshot snapshot;
     snapshot.folder = "/saved";
@@ -130,7 +130,7 @@ TEST_CASE("a server that registers without its shard gets it anew, unless it bac
   REQUIRE(f.placer.BacksOff("b") == backs_off);
   JobServer& server = f.AddServer(f.kSecond, "b");
   REQUIRE(f.placer.Admit(server, {}));
-  CHECK(f.Take(f.kSecond).empty());  // not before it is ready
+  CHECK(f.Take(f.kSecond).empty());  // nothing is assigned before the server is ready
   f.placer.OnReady(server);
   CHECK(f.AssignsOf(f.kSecond).size() == (backs_off ? 0u : 1u));
   CHECK(f.shards.unplaced().count(ShardId(1)) == (backs_off ? 1u : 0u));

@@ -1,4 +1,4 @@
-// Tests questions to the owners of the shards, without a job.
+// Tests queries to the owners of the shards, without a job.
 #include "coordinator/jobs/shard_queries.h"
 
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@ struct Fixture {
                          sent.emplace_back(task, message);
                        }};
   ShardQueries::Servers servers{{kServerA, "a"}, {kServerB, "b"}};
-  // a owns two shards, b owns one.
+  // Server a owns two shards, and server b owns one.
   ShardQueries::Owners owners{Owner("a", 1), Owner("a", 1), Owner("b", 1)};
   std::optional<ShardQueries::Answer> answer;
   int answers = 0;
@@ -36,7 +36,7 @@ struct Fixture {
       ++answers;
     });
   }
-  // `task` reports these shards, with the epochs of the map.
+  // Server `task` reports these shards, with the epochs of the map.
   bool Report(TaskId task, std::uint64_t request, std::vector<std::uint32_t> shards,
               bool more = false, bool all_spoken_ends = false) {
     v1::ShardReport report;
@@ -98,7 +98,7 @@ TEST_CASE(
     "shards") {
   Fixture f;
   f.Begin({.request = 5, .deadline = seconds(10), .report = 3});
-  // The server has ended its answer, but one of its shards is missing.
+  // The server has ended its answer, but the answer lacks one of its shards.
   CHECK(f.Report(kServerA, 5, {0}));
   f.sent.clear();
   f.queries.Check(seconds(10), 3, seconds(5), f.servers, f.owners);
@@ -107,7 +107,7 @@ TEST_CASE(
   CHECK(f.queries.Missing(3, f.owners) == std::map<std::string, std::size_t>{{"a", 1}, {"b", 1}});
   CHECK(f.queries.Missing(4, f.owners).empty());
   CHECK(f.answers == 0);
-  // Generation 4 makes the query void.
+  // The report's number has become 4, so the query is obsolete.
   f.queries.Check(seconds(15), 4, seconds(5), f.servers, f.owners);
   CHECK(f.answers == 1);
 }

@@ -1,4 +1,4 @@
-// Which shards are held, which wait to be placed, and which servers are there.
+// Tests which shards are held, which wait to be placed, and which servers are present.
 #include "coordinator/jobs/shard_table.h"
 
 #include <catch2/catch.hpp>
@@ -42,7 +42,7 @@ TEST_CASE("a shard without an owner is not held, and its next owner must confirm
   f.table.Unplace(ShardId(1));
   CHECK(f.table.unplaced() == std::set<ShardId>{ShardId(1)});
   f.table[ShardId(1)].held = true;
-  CHECK_FALSE(f.table.AllHeld());  // a late word of the former owner
+  CHECK_FALSE(f.table.AllHeld());  // as if a message of the former owner came late
   f.table.Give(ShardId(1), false);
   CHECK(f.table.unplaced().empty());
   CHECK_FALSE(f.table.AllHeld());
@@ -54,7 +54,7 @@ TEST_CASE("a server is gone if it is neither present nor awaited") {
   CHECK(f.table.Ready() == ShardQueries::Servers{{kSecond, "b"}});
   CHECK(f.table.ServerOf("a")->task == kFirst);
   CHECK(f.table.ServerOf("") == nullptr);
-  CHECK_FALSE(f.table.IsGone("a"));  // away is not gone
+  CHECK_FALSE(f.table.IsGone("a"));  // it is disconnected, but not gone
   CHECK(f.table.IsGone("c"));
   f.table.awaited()["c"] = MonoTime(5);
   CHECK_FALSE(f.table.IsGone("c"));
@@ -87,7 +87,7 @@ TEST_CASE("a Hello says what a server holds of a job, is loading and has stopped
   CHECK_FALSE(server.ready);
   hello.mutable_shards(1)->mutable_refused()->add_bounds(3);
   CHECK(HeldShardsOf(hello, JobUid(7)).status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(HeldShardsOf(hello, JobUid(8)).ok());  // what is malformed is another job's
+  CHECK(HeldShardsOf(hello, JobUid(8)).ok());  // the malformed set belongs to another job
 }
 
 TEST_CASE("after a restart the shards are placed if one of them has had an owner") {

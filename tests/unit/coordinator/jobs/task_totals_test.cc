@@ -1,4 +1,4 @@
-// Tests the account of the tasks' work in a job, without a job.
+// Tests the totals of the tasks' work in a job, without a job.
 #include "coordinator/jobs/task_totals.h"
 
 #include <catch2/catch.hpp>
@@ -95,7 +95,7 @@ TEST_CASE("among very many transient workers those without work are removed") {
   const auto rows = totals.WorkerRows();
   CHECK_FALSE(rows.contains("0"));
   CHECK(rows.contains("1"));
-  CHECK(rows.contains("2"));  // There are no longer too many.
+  CHECK(rows.contains("2"));  // There are no longer too many tasks.
 }
 
 TEST_CASE("totals are restored unchanged from a snapshot") {

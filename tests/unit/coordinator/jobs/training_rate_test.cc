@@ -1,4 +1,4 @@
-// Tests the speed of a job.
+// Tests how the training rate of a job is measured.
 #include "coordinator/jobs/training_rate.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests how training attempts reach their workers and come back, without a job.
+// Tests how training closures are granted and answered, without a job.
 #include "coordinator/jobs/training_work.h"
 
 #include <catch2/catch.hpp>
@@ -34,7 +34,8 @@ struct Fixture : WorkFixture {
     *dropped.mutable_attempt() = grant.attempt();
     return dropped;
   }
-  // The answer to the only Done of the turn: whether it was superseded.
+  // Ends the turn, which has one Done. Returns whether the answer is that the attempt is
+  // superseded.
   bool Superseded(std::uint64_t task) {
     turn.End();
     for (const v1::CoordinatorMessage& message : Take(TaskId(task))) {
@@ -66,7 +67,7 @@ TEST_CASE("a Done counts once, and the answer follows at the end of the turn") {
   CHECK_FALSE(f.Superseded(7));
   f.training.OnDone(&f.worker(7), f.DoneOf(grant), /*window_open=*/false);
   CHECK(f.epochs.succeeded() == 1);
-  CHECK(f.Superseded(7));  // The repeat is of no current attempt.
+  CHECK(f.Superseded(7));  // The repeated Done is of an attempt that is no longer current.
 }
 
 TEST_CASE("a Done from a worker that does not hold the attempt is refused and counted") {

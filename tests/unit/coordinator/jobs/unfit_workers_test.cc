@@ -1,4 +1,4 @@
-// Tests workers that cannot take part, without a job.
+// Tests the record of workers that cannot take part in a job, without a job.
 #include "coordinator/jobs/unfit_workers.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +27,7 @@ TEST_CASE("a worker is set aside for 1, 2, 4 … s, and a repeat in the meantime
   CHECK(change.aside);
   CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(2999)));
   unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(3));
-  CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(5999)));  // At most 3 s.
+  CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(5999)));  // The pause is 3 s at most.
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(6)));
 }
 
@@ -42,7 +42,7 @@ TEST_CASE(
   CHECK(change.aside);
   REQUIRE(unfit.Of(kProcess) != nullptr);
   CHECK(unfit.Of(kProcess)->missing_ability == v1::INPUT);
-  CHECK(unfit.Of(kProcess)->why.size() <= 1003);  // Including the ellipsis.
+  CHECK(unfit.Of(kProcess)->why.size() <= 1003);  // This includes the ellipsis.
 }
 
 TEST_CASE(

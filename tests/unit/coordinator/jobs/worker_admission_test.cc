@@ -1,4 +1,4 @@
-// Workers that come to a job and leave it, without the job.
+// Tests workers that join a job and leave it, without the job.
 #include "coordinator/jobs/worker_admission.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// A job that trains: sixteen closures, two placed shards, grants with proofs.
+// A job that is training, with sixteen closures, two placed shards, and proofs of grants.
 struct Fixture : PartFixture {
   Fixture() {
     id.grant_key = std::string(32, 'k');
@@ -34,7 +34,7 @@ struct Fixture : PartFixture {
     admission.Admit(TaskId(task), identity, MonoTime{0}, former, hello, &registered);
     return registered;
   }
-  // The worker gets the next closure, and its Hello would name the attempt like this.
+  // Grants the next closure to the worker. Returns the attempt as the worker's Hello would name it.
   v1::HeldAttempt Grant(std::uint64_t task, const std::string& identity) {
     const auto granted = book->NextGrant(TaskId(task));
     REQUIRE(granted);
@@ -111,7 +111,7 @@ TEST_CASE("a worker that registers again keeps the attempts that are still neede
   CHECK(registered.adopted(0).granted_to().empty());
   CHECK(f.adopted == std::vector<ClosureId>{ClosureId(kept.closure())});
   CHECK(f.HolderOf(kept) == TaskId(9));
-  CHECK(f.HolderOf(silent) == TaskId());  // granted again
+  CHECK(f.HolderOf(silent) == TaskId());  // the closure has been taken from it
   CHECK(f.roster.Find(TaskId(9))->held.size() == 1);
   CHECK(f.roster.Find(TaskId(7)) == nullptr);
   CHECK(f.host.foreign.empty());

@@ -1,4 +1,4 @@
-// Tests the choice of the only worker of a deterministic job, without a job.
+// Tests how the only worker of a deterministic job is chosen, without a job.
 #include "coordinator/jobs/worker_pin.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// Membership by transcript: each line is an event, and the output is the reaction. `at` moves the
-// clock and ticks every
+// Tests membership by transcripts. Each line is an event, and the output is the reaction to it.
+// `at` moves the clock and ticks every 10 ms.
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -17,9 +17,9 @@ namespace {
 
 // Runs scripts of these commands. N is the number of a registration.
 //
-//   worker NAME UID | server NAME UID     registers the task; "-" means no name, and "=3" means the
-//                                         number 3, which the task was given
-//   heard N | closed N | leaving N        a message, the end of its stream, its Leaving
+//   worker NAME UID | server NAME UID     registers the task; "-" means no name, and "=3" means that
+//                                         the task was given the number 3 before
+//   heard N | closed N | leaving N        a message of N, the end of its stream, its Leaving
 //   host NAME                             sets the host of the tasks that register from here on
 //   at MS                                 moves the clock in steps of 10 ms, with a tick after each
 //   sleep MS                              moves the clock without a tick
@@ -184,7 +184,7 @@ TEST_CASE("a newcomer that proves the former process's end does not wait for the
   };
   const TaskId first = membership.Register(milliseconds(0), hello(1, "boot/net", 0)).task;
 
-  // While the session of a server is open, no proof about it counts.
+  // While the session of a server is open, a proof that its process has ended does not count.
   RegisterVerdict verdict = membership.Register(milliseconds(10), hello(2, "boot/net", 1));
   CHECK(verdict.kind == "identity_taken");
   REQUIRE(verdict.holder);
@@ -192,7 +192,8 @@ TEST_CASE("a newcomer that proves the former process's end does not wait for the
   CHECK(verdict.retry_after > milliseconds(0));
   membership.StreamClosed(milliseconds(20), first);
 
-  // Without a proof the verdict tells whose end it must prove, and allows it to retry at once.
+  // Without a proof, the verdict names the process whose end must be proved, and allows the new
+  // process to retry at once.
   verdict = membership.Register(milliseconds(30), hello(2, "boot/net", 0));
   CHECK(verdict.kind == "identity_taken");
   CHECK(verdict.retry_after == milliseconds(0));
@@ -203,7 +204,7 @@ TEST_CASE("a newcomer that proves the former process's end does not wait for the
   CHECK_FALSE(verdict.holder->lives);
   CHECK(verdict.holder->free_identity == "1");
 
-  // A proof for another process, from another place, or without a place is not accepted.
+  // A proof about another process, from another place, or without a place, must not be accepted.
   for (const TaskHello& no_proof :
        {hello(2, "boot/net", 7), hello(2, "boot/other", 1), hello(2, "", 1)})
     CHECK(membership.Register(milliseconds(40), no_proof).kind == "identity_taken");
@@ -212,7 +213,7 @@ TEST_CASE("a newcomer that proves the former process's end does not wait for the
   CHECK(verdict.former == first);
   CHECK_FALSE(verdict.former_same_process);
 
-  // For a server whose end cannot be proved, the lease must expire.
+  // If the end of a server's process cannot be proved, its lease must expire first.
   Membership others{MembershipOptions{}};
   others.StreamClosed(milliseconds(0), others.Register(milliseconds(0), hello(1, "", 0)).task);
   CHECK(others.Register(milliseconds(10), hello(2, "", 1)).kind == "identity_taken");
@@ -268,7 +269,7 @@ TEST_CASE("a worker without a name is numbered, and keeps its number when it ret
 
 TEST_CASE("a numbered worker whose number was reassigned gets another one, and no worker exits") {
   Transcript t;
-  // The numbered worker is gone, and a named process has taken its number.
+  // The numbered worker is gone, and a process with that name has registered.
   CHECK(t.Run("worker - 1\nclosed 1\nat 200\nworker 0 2\nworker =0 1\nworker =1 1\nworker 0 "
               "2\nshow 0\nshow 1") ==
         "1 is worker/0\n"
@@ -280,14 +281,14 @@ TEST_CASE("a numbered worker whose number was reassigned gets another one, and n
         "5 is worker/0 in place of 2 (itself)\n"
         "worker/0 is alive registrations=3\n"
         "worker/1 is alive registrations=2\n");
-  // With a new coordinator, another unnamed process registers first.
+  // At a new coordinator, another process without a name registers first.
   Transcript anew;
   CHECK(anew.Run("worker - 2\nworker =0 1\nworker =0 2") ==
         "1 is worker/0\n"
         "2 is worker/1\n"
         "3 is worker/0 in place of 1 (itself)\n");
-  // A process is given the name while the numbered worker lives. The name belongs to it, and the
-  // numbered worker gets another number.
+  // A process with that name registers while the numbered worker lives. The name belongs to this
+  // process, and the numbered worker gets another number.
   Transcript named;
   CHECK(named.Run("worker - 1\nworker 0 2\nworker =0 1\nworker 0 2") ==
         "1 is worker/0\n"
@@ -315,7 +316,7 @@ TEST_CASE(
   for (int i = 1; i <= 6; ++i)
     absl::StrAppend(&script, "worker - ", i, "\nclosed ", i, "\nat ", i * 200, "\n");
   t.Run(script);
-  // A worker that is restarted on its host keeps its number, and backs off.
+  // A worker that is restarted on the same host keeps its number, and backs off.
   CHECK(t.Run("show 0\nworker - 7\nshow 0\nclosed 7\nat 1400") ==
         "worker/0 is gone (its session closed) registrations=6\n"
         "7 is worker/0 in place of 6 (gone)\n"

@@ -27,7 +27,7 @@ X509* ReadCertificate(const std::string& path) {
   return certificate;
 }
 
-// Checks the certificate as a peer does: the chain, the purpose, the name.
+// Returns whether a peer would accept the certificate: its chain, purpose and name are checked.
 bool Accepted(const std::string& ca_path, const std::string& path, int purpose) {
   X509 *ca = ReadCertificate(ca_path), *certificate = ReadCertificate(path);
   X509_STORE* store = X509_STORE_new();

@@ -1,4 +1,5 @@
-// psctl checkpoint export: the variables, bit by bit, and every reason to refuse.
+// Tests psctl checkpoint export: the variables are compared bit by bit, and every refusal is
+// tested.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -18,15 +19,15 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A checkpoint of three variables. The kernel is in three shards, of which the first and the last
-// need more than one block of a shard file (1 MiB). The bias has one shard. The scale is a scalar.
+// A checkpoint of three variables. The kernel has three shards. The first and the last of them need
+// more than one block of a shard file (1 MiB). The bias has one shard, and the scale is a scalar.
 struct Saved : Stage {
   std::vector<float> kernel, bias, scale;
   v1::Manifest manifest;
   const std::uint64_t rows = 1001, columns = 700;
 
   Saved() {
-    // The values have bits of every kind, including NaNs with payloads.
+    // The values have bit patterns of every kind, including NaNs with payloads.
     for (std::uint64_t i = 0; i < rows * columns; ++i)
       kernel.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(Mix(i, 1))));
     bias = {1, -0.0f, 3};
@@ -51,7 +52,8 @@ struct Saved : Stage {
     std::filesystem::remove(Manifest(manifest.number()));
     REQUIRE(snapshot::WriteManifest(*files, Folder(), manifest) == absl::OkStatus());
   }
-  // Writes a shard's file with the contents that `body` writes, and its entry in the manifest.
+  // Writes the file of a shard, with the contents that `body` writes, and adds its entry to the
+  // manifest.
   template <class Body>
   void WriteShard(const v1::ShardFileHeader& header, Body body) {
     const auto files = fs::MakeLocalFileSystem();
@@ -144,8 +146,8 @@ TEST_CASE("an exported checkpoint has every bit of every variable, whole and in 
         nlohmann::json{{"name", "scale"}, {"shape", nlohmann::json::array()}});
 }
 
-// Two tables in three slots, in addition to the dense variables. Blocks have at most two rows, in
-// no order.
+// Adds two tables in three slots to the dense variables. The blocks have at most two rows, which
+// are not sorted.
 struct SavedTables : Saved {
   using Rows = std::map<std::int64_t, std::vector<float>>;
   Rows movies, biases;
@@ -153,7 +155,7 @@ struct SavedTables : Saved {
 
   explicit SavedTables(std::int64_t twice = 0) {
     for (std::int64_t i = 0; i < 40; ++i) {
-      // Both signs occur.
+      // Ids of both signs occur.
       const auto id = static_cast<std::int64_t>(Mix(static_cast<std::uint64_t>(i), 2));
       movies[id] = {static_cast<float>(i), static_cast<float>(id % 1000), -0.0f};
     }
@@ -226,7 +228,7 @@ struct SavedTables : Saved {
       }
     });
   }
-  // Returns the expected contents of the file, with `movies` in parts of that many rows.
+  // Returns the expected contents of the file. Each part of `movies` has `part_rows` rows.
   std::string Want(weights::Format format, std::size_t part_rows) const {
     struct Part {
       std::vector<std::int64_t> ids;
@@ -289,15 +291,15 @@ TEST_CASE(
   CHECK(json["tables"][0] ==
         nlohmann::json({{"name", "movies"}, {"rows", 40}, {"dimension", 3}, {"parts", 1}}));
   CHECK(json["tables"][2]["rows"] == 0);
-  // The folder has no other file, in particular no temporary one.
+  // The folder must have no other file, in particular no temporary one.
   for (const auto& entry : std::filesystem::directory_iterator(saved.folder.path()))
     CHECK(entry.path().filename().string()[0] != '.');
 }
 
 TEST_CASE("a table above --part-bytes is divided into parts") {
   SavedTables saved;
-  // A row of `movies` takes 20 bytes. The smallest limit is 4096, so the table needs more rows than
-  // fit into it.
+  // A row of `movies` takes 20 bytes, and the smallest allowed limit is 4096. The table gets more
+  // rows than fit into one such part.
   for (std::int64_t i = 0; i < 500; ++i)
     saved.movies[1'000'000 + i] = {1, 2, static_cast<float>(i)};
   saved.manifest.mutable_shards()->DeleteSubrange(5, 3);
@@ -315,7 +317,7 @@ TEST_CASE("a table above --part-bytes is divided into parts") {
 
 TEST_CASE("a missing slot, one with a duplicate row, and one with other tables are damage") {
   {
-    // The row is in its own slot, and in slot 1, too.
+    // The row is in its own slot and also in slot 1.
     const std::int64_t other = [] {
       const SavedTables::Rows movies = SavedTables().movies;
       for (const auto& [candidate, row] : movies)
@@ -401,7 +403,7 @@ TEST_CASE("shards that do not cover whole variables are damage, whatever the man
     CHECK_FALSE(std::filesystem::exists(saved.folder / "w.npz"));
     return saved.err.str();
   };
-  // The files describe themselves, so the manifest's plan must agree with them.
+  // Each file says what it contains, and the manifest's plan must agree with it.
   CHECK(refusal([](v1::Manifest* m) {
           m->mutable_plan()->mutable_shards(1)->set_row_begin(399);
         }).find("does not match its manifest: cut") != std::string::npos);

@@ -1,4 +1,4 @@
-// psctl and a small checkpoint on a disk.
+// psctl, and a small checkpoint on a disk.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -20,7 +20,7 @@ struct Stage {
   Context context{out, err};
   Stage() { context.folder = folder / "job"; }
 
-  // Two shards and manifests 11 and 12, in folder/job.
+  // Writes two shards and the manifests 11 and 12 into folder/job.
   void Write() {
     fs::MemoryFileSystem memory;
     for (const std::uint64_t number : {11u, 12u})

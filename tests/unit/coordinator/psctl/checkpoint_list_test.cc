@@ -1,4 +1,5 @@
-// psctl checkpoint list: the manifests found below a folder, their order, and their defects.
+// Tests psctl checkpoint list: the manifests that it finds below a folder, their order, and their
+// defects.
 #include "coordinator/psctl/checkpoint.h"
 #include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
@@ -6,8 +7,8 @@
 namespace evergrad::psctl {
 namespace {
 
-// Folders runs/a and runs/b with `checkpoint` in each, and saved/c without. Each has manifests 11
-// and 12.
+// The folders runs/a and runs/b, each with a folder `checkpoint`, and the folder saved/c without
+// one. Each has the manifests 11 and 12.
 struct Runs : Stage {
   Runs() {
     Write();
@@ -20,7 +21,7 @@ struct Runs : Stage {
     std::ofstream(folder / "runs/notes.txt") << "x";
     context.folder = folder.path();
   }
-  // Writes one more manifest beside the existing ones.
+  // Adds one more manifest to the existing ones.
   void Add(const std::string& where, std::uint64_t number, std::int64_t written_ms,
            const std::function<void(v1::Manifest*)>& change = {}) {
     fs::MemoryFileSystem memory;
@@ -55,7 +56,7 @@ TEST_CASE("the checkpoints below any given folder are listed newest first") {
   CHECK(first["complete"] == true);
   CHECK(first["shards"] == 2);
   CHECK(first["shards_from_seed"] == 0);
-  CHECK(first["closures_done"] == 4);  // 0-2 and 5
+  CHECK(first["closures_done"] == 4);  // 0 to 2, and 5
   CHECK(first["closures"] == 9);
   CHECK(first["epochs_done"] == 3);
   CHECK(first["epochs"] == 9);
@@ -88,7 +89,7 @@ TEST_CASE(
   nlohmann::json json = runs.Json({"list", "runs/a"}, kFailed);
   CHECK(json["whole"] == false);
   REQUIRE(json["checkpoints"].size() == 2);
-  // Listed beside its neighbour, although its time is not known.
+  // It is listed beside its neighbour, although its time is not known.
   CHECK(json["checkpoints"][0]["number"] == 12);
   CHECK(json["checkpoints"][0]["state"] == "damaged");
   CHECK(json["checkpoints"][0]["errors"][0].get<std::string>().find("offset=64") !=
@@ -130,8 +131,8 @@ TEST_CASE("shards without a saved file are counted, and the checkpoint is shown 
   CHECK(runs.out.str().find("1 of 2") != std::string::npos);
 }
 
-// A job that continues: after each look at the folder, it deletes its oldest manifest and the files
-// that only this manifest named.
+// The folder of a job that is running. After each time that psctl reads the folder, the job deletes
+// its oldest manifest and the files that only this manifest named.
 class LivingFolder : public fs::FileSystem {
  public:
   LivingFolder(fs::FileSystem* files, std::vector<std::string> goes)
@@ -166,8 +167,9 @@ TEST_CASE("a manifest that is removed during the listing is absent, not damaged"
     const std::string manifest = runs.folder / "saved/c/" + snapshot::ManifestName(11);
     const std::string shard =
         runs.folder / "saved/c/" + snapshot::ShardFileName(ShardId(1), {2, 7}, 121);
-    // The manifest disappears between the listing and the reading. Or it is read whole while a file
-    // is missing, and has disappeared at the next look.
+    // In one case the manifest disappears after it was listed and before it is read. In the other
+    // case it is read, but one of its files is missing, and the manifest has disappeared when psctl
+    // lists the folder again.
     if (file_first) std::filesystem::remove(shard);
     LivingFolder living(local.get(), file_first ? std::vector<std::string>{"", manifest}
                                                 : std::vector<std::string>{manifest});
@@ -175,7 +177,8 @@ TEST_CASE("a manifest that is removed during the listing is absent, not damaged"
     const nlohmann::json json = nlohmann::json::parse(runs.out.str());
     for (const auto& found : json["checkpoints"]) CHECK(found["number"] == 12);
     CHECK(json["checkpoints"].size() == 1);
-    CHECK(json["whole"] == !file_first);  // manifest 12 also names that file, and still exists
+    // manifest 12, which still exists, also names the missing file
+    CHECK(json["whole"] == !file_first);
   }
 }
 

@@ -1,4 +1,5 @@
-// psctl checkpoint on files alone: whole ones, damaged ones, and files that are no checkpoint.
+// Tests psctl checkpoint on files alone: whole ones, damaged ones, and files that are not a
+// checkpoint.
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
 
 namespace evergrad::psctl {

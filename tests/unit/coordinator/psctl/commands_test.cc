@@ -1,4 +1,5 @@
-// Every verb against a control server in this process: the requests, the output and the exit codes.
+// Tests every verb against a control server in this process: the requests, the output and the exit
+// codes.
 #include <signal.h>
 #include <unistd.h>
 
@@ -29,8 +30,8 @@ namespace {
 
 constexpr char kAddress[] = "127.0.0.1:4000";
 
-// A coordinator that knows one job with scripted statuses. Each GetJob advances by one; the last
-// one stays.
+// A coordinator that knows one job, with a list of statuses. Each GetJob returns the next status,
+// and later calls return the last one.
 class FakeCoordinator {
  public:
   explicit FakeCoordinator(transport::Transport* transport, const std::string& address = kAddress) {
@@ -67,7 +68,7 @@ class FakeCoordinator {
     MutexLock lock(&mu_);
     return cancels_;
   }
-  // Called at each GetJob, without the lock.
+  // Called in each GetJob, while the lock is not held.
   std::function<void(int)> on_get_job;
   std::string cancel_answer = "CANCELLED";
   std::function<v1::ReadTaskLogsResponse(const v1::ReadTaskLogsRequest&)> on_read_logs;
@@ -168,10 +169,11 @@ class FakeCoordinator {
   std::string submitted_yaml_ ABSL_GUARDED_BY(mu_);
   int cancels_ ABSL_GUARDED_BY(mu_) = 0;
   int get_jobs_ ABSL_GUARDED_BY(mu_) = 0;
-  std::unique_ptr<transport::Server> server_;  // last, so that no handler runs once it is destroyed
+  // the last member, so that no handler runs after it is destroyed
+  std::unique_ptr<transport::Server> server_;
 };
 
-// Time passes a little at each look, so that no test waits for real time.
+// A clock that advances a little each time it is read, so that no test waits for real time.
 class QuickClock final : public Clock {
  public:
   MonoTime Now() const override {
@@ -188,9 +190,9 @@ class QuickClock final : public Clock {
 };
 
 struct Psctl {
-  Inbox<Happening> inbox;  // before the coordinator, whose handlers put signals into it
+  Inbox<Happening> inbox;  // declared before the coordinator, whose handlers put signals into it
   RealClock health_clock;
-  health::Health health{&health_clock};  // of the fake coordinator's process
+  health::Health health{&health_clock};  // the health of the fake coordinator's process
   std::unique_ptr<transport::Transport> transport =
       transport::MakeInprocTransport(nullptr, &health);
   FakeCoordinator coordinator{transport.get()};
@@ -370,7 +372,7 @@ TEST_CASE(
         "psctl: no coordinator at 127.0.0.1:4001 yet; trying again for 5.0 s (--wait)\n");
   REQUIRE(late);
 
-  // A short wait is not reported. Without a wait there is only one attempt.
+  // A short wait is not reported. With a wait of 0 there is only one attempt.
   Psctl quick;
   quick.clock.step = std::chrono::milliseconds(100);
   CHECK(quick.Run({"task", "list", "--coordinator", "127.0.0.1:4001", "--wait", "300ms"}) ==
@@ -499,7 +501,7 @@ TEST_CASE(
   CHECK(rates["servers"][0]["pulls"].get<double>() ==
         Approx(1000 / rates["seconds"].get<double>()));
   CHECK(digests == std::vector<bool>(4, false));
-  // On a terminal it continues until Ctrl-C.
+  // On a terminal it continues until Ctrl-C is pressed.
   psctl.context.out_terminal = true;
   int asked = 0;
   const auto answer = psctl.coordinator.on_list_variables;
@@ -539,7 +541,7 @@ TEST_CASE("logs -f requests only new lines of each task, until Ctrl-C") {
     const std::uint64_t from = cursor == request.cursors().end() ? 0 : cursor->second;
     asked.push_back(from);
     v1::ReadTaskLogsResponse response;
-    // Five lines in total: three at first, and one more at each look.
+    // The log has five lines. The first read returns three, and each later read one more.
     const std::uint64_t to = std::min<std::uint64_t>(5, from == 0 ? 3 : from + 1);
     for (std::uint64_t i = from; i < to; ++i) {
       v1::LogLine* line = response.add_lines();
@@ -617,14 +619,14 @@ TEST_CASE("a local run checks its data before it starts anything") {
                    "spec.data.train.labels=/nonexistent/labels.gz"}) == kUsage);
   CHECK_THAT(psctl.err.str(),
              Catch::Contains("<--set 1>:1:24: no such file: /nonexistent/labels.gz\n"));
-  // The job does not start either if there is no place for its files.
+  // The job must not start either if its files cannot be stored.
   CHECK(psctl.Run({"job", "run", "configs/examples/counting.yaml", "--local", "--failpoints",
                    "none", "--runs", "README.md/runs"}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("cannot create the folder for the run's files "
                                               "(--runs DIR names another): cannot make folder"));
 }
 
-// A job on csv files in a folder, and the output of psctl about it.
+// A job that reads csv files in a folder, and the output of psctl about it.
 struct CsvJob {
   test::TempFolder folder;
   Psctl psctl;
@@ -724,7 +726,7 @@ TEST_CASE("control characters and U+202E of a job file do not reach the terminal
     CHECK(clean());
   }
   CHECK_THAT(job.psctl.out.str() + job.psctl.err.str(), Catch::Contains("\\u202e"));
-  // Texts that come from a peer: the cause of a job's failure, and a task's log line.
+  // Texts that come from a peer are the cause of a job's failure, and the log line of a task.
   v1::JobStatus failed = Job("FAILED", 4);
   failed.mutable_first_cause()->set_message(evil);
   failed.add_events()->set_text(evil);

@@ -1,5 +1,5 @@
-// Files of a run fetched by control calls, with damage, files that change during the transfer,
-// invalid names, and files that already exist.
+// Tests how the files of a run are fetched by control calls, with damage, files that change during
+// the transfer, invalid names, and files that already exist.
 #include "coordinator/psctl/fetch.h"
 
 #include <catch2/catch.hpp>
@@ -148,12 +148,13 @@ struct Stage {
   absl::Status refusal =
       absl::ResourceExhaustedError("too many calls that read files of runs: limit=16");
   std::function<void(const v1::ReadRunFileRequest&, v1::ReadRunFileResponse*)> on_read;
-  std::unique_ptr<transport::Server> server;  // last, so that no handler runs once it is destroyed
+  // the last member, so that no handler runs after it is destroyed
+  std::unique_ptr<transport::Server> server;
 };
 
 TEST_CASE("fetch downloads every file of a run whole, and skips local files that are complete") {
   Stage stage;
-  stage.refuse = 3;  // a busy coordinator is called again
+  stage.refuse = 3;  // a call to a busy coordinator is repeated
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
   CHECK_THAT(
       stage.out.str(),
@@ -174,7 +175,8 @@ TEST_CASE("fetch downloads every file of a run whole, and skips local files that
 TEST_CASE("a folder with another run's files is refused and stays unchanged") {
   Stage stage;
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
-  REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);  // the same run
+  // the files of this run exist already
+  REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
   std::ofstream(stage.folder / "here/.evergrad-fetched")
       << "evergrad run of job 00000000000000ff\n";
   stage.files["result.json"] = "{\"newer\": 1}\n";
@@ -200,7 +202,7 @@ TEST_CASE(
   CHECK(stage.Run({"job", "fetch", "job", "--to", "ever"}) != kSucceeded);
   CHECK_THAT(stage.err.str(), Contains("damaged in transit: name=weights.npz"));
   CHECK_FALSE(fs::Exists(stage.folder / "ever/weights.npz"));
-  // Undamaged parts of a file other than the listed one.
+  // The parts are undamaged, but belong to another file than the listed one.
   stage.on_read = [&](const v1::ReadRunFileRequest& request, v1::ReadRunFileResponse* response) {
     if (request.name() != "weights.npz") return;
     response->mutable_data()->at(0) ^= 1;
@@ -235,11 +237,11 @@ TEST_CASE(
   job.set_state("SUCCEEDED");
   job.set_runs_folder(folder.path());
   job.set_result_json("{\"state\": \"SUCCEEDED\"}\n");
-  CHECK(SeesRun(job));  // a coordinator that states no mark
+  CHECK(SeesRun(job));  // this coordinator states no mark
   job.set_runs_mark("mark\n");
   CHECK_FALSE(SeesRun(job));
   std::ofstream(folder / client::kRunMarkFile) << "mark\n";
-  CHECK_FALSE(SeesRun(job));  // a copy that was made before the end
+  CHECK_FALSE(SeesRun(job));  // this copy of the folder was made before the job ended
   std::ofstream(folder / "result.json") << job.result_json();
   CHECK(SeesRun(job));
   job.set_state("RUNNING");

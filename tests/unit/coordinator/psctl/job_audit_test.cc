@@ -1,5 +1,5 @@
-// psctl job audit on files alone. Every fault scenario (tests/chaos) audits the checkpoints of real
-// jobs.
+// Tests psctl job audit on files alone. Every fault scenario (tests/chaos) audits the checkpoints
+// of real jobs.
 #include "coordinator/psctl/job_audit.h"
 
 #include "tests/support/memory_files/memory_file_system.h"
@@ -11,11 +11,11 @@ namespace {
 using Catch::Matchers::Contains;
 
 // Two dense shards of one variable. An epoch has ten examples in batches of two, with two steps per
-// closure. That makes three closures, of which the last one is short.
+// closure. It therefore has three closures, of which the last one has a single step.
 struct AuditStage : Stage {
   struct Cut {
     IntervalSet done, refused;
-    std::map<std::uint64_t, std::uint64_t> open;  // closure -> bits
+    std::map<std::uint64_t, std::uint64_t> open;  // closure -> bits of its updates
     std::uint64_t updates = 0, skips = 0;
   };
   fs::MemoryFileSystem files;
@@ -121,8 +121,8 @@ TEST_CASE(
 TEST_CASE(
     "in a running job the done, partly done, refused and remaining examples add up to the data "
     "set") {
-  // Closure 2 is the short one, with one step of two examples. Shard 1 lacks closure 1. Closure 3
-  // is open in shard 0 with its second step.
+  // Closure 2 is the short one, with one step of two examples. Shard 1 does not have closure 1.
+  // Closure 3 is open in shard 0, which has its second step.
   AuditStage stage({{IntervalSet{0, 1, 4}, IntervalSet{2}, {{3, 0b10}}, 7, 0},
                     {IntervalSet{0, 4}, IntervalSet{2}, {}, 4, 0}});
   const Audit audit = stage.Read();
@@ -148,8 +148,8 @@ TEST_CASE("one missing or extra update in the values is a violation, which names
 }
 
 TEST_CASE("updates of a lost or cancelled closure are no violation, unless they exceed its steps") {
-  // Closure 5 with one step and closure 4 with two are refused. At most three of their updates may
-  // be in the values.
+  // Closure 5 with one step and closure 4 with two steps are refused. Up to three of their updates
+  // may be in the values.
   for (const std::uint64_t updates : {7u, 9u, 10u, 11u}) {
     AuditStage stage({{IntervalSet::Range(0, 4), IntervalSet{4, 5}, {}, updates, 0}});
     const Audit audit = stage.Read();

@@ -1,5 +1,5 @@
-// Child processes, with shell scripts in place of the daemons, so that only starting, watching and
-// ending are tested.
+// Tests child processes. Shell scripts take the place of the daemons, so that only starting,
+// watching and ending are tested.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -20,7 +20,7 @@ namespace evergrad::psctl {
 namespace {
 
 struct Folder : test::TempFolder {
-  // Makes a script that stands for a daemon. It writes its address file and its arguments, then
+  // Makes a script that imitates a daemon. It writes its address file and its arguments, and then
   // runs `body` until it is ended.
   void Script(const std::string& name, const std::string& body) const {
     const std::string file = *this / name;
@@ -57,7 +57,7 @@ struct Stage {
       return true;
     };
   }
-  // Ticks until `done`, for at most 20 s.
+  // Ticks until `done` returns true, for at most 20 s. Returns the messages.
   template <class Done>
   std::vector<std::string> TickUntil(LocalCluster& cluster, Done done) {
     std::vector<std::string> news;
@@ -115,7 +115,7 @@ TEST_CASE("the folders of data and checkpoints are passed to the tasks that they
            std::equal(with.rbegin(), with.rend(), task.args.rbegin());
   };
   CHECK(ends(tasks[0], {"--checkpoint-root", "/saved"}));
-  // Checkpoints of jobs that name no folder are stored in the runs folder.
+  // If a job names no folder, its checkpoints are stored in the runs folder.
   CHECK(ends(tasks[1], {"--index", "0", "--checkpoint-root", "/saved", "--checkpoint-root", "/r"}));
   CHECK(ends(tasks[2], {"--data-root", "/data", "--data-root", "/more"}));
 }
@@ -138,7 +138,7 @@ TEST_CASE(
   CHECK(BlameOf(none.status()) == Blame::kUser);
   stage.folder.Script("evergrad-worker", "exit 0\n");
   CHECK_FALSE(CountGpus(stage.options, stage.clock, stage.Pause()).ok());
-  // The start is interrupted while it waits, and the child is ended.
+  // The start is interrupted while it waits. The child must be ended.
   stage.folder.Script("evergrad-worker", "exec sleep 1000\n");
   CHECK(absl::IsCancelled(CountGpus(stage.options, stage.clock, [](std::chrono::milliseconds) {
                             return false;
@@ -182,7 +182,7 @@ TEST_CASE("a cluster starts, gets the coordinator's address, and leaves no proce
     std::string args;
     std::getline(file, args);
     CHECK_THAT(args, Catch::Contains("--coordinator 127.0.0.1:1234 --name 0"));
-    // A stopped process receives SIGTERM, too.
+    // A process that is stopped must get SIGTERM, too.
     kill(processes.back().pid, SIGSTOP);
   }
   for (const ProcessId& process : processes) CHECK_FALSE(IsAlive(process));
@@ -276,7 +276,7 @@ TEST_CASE("a reused pid is not mistaken for the process of a pid file") {
   REQUIRE(WritePidFile(folder / "x.pid", *self).ok());
   CHECK(ReadPidFile(folder / "x.pid")->start_ticks == self->start_ticks);
   std::ofstream(folder / "y.pid") << "1 2\n";
-  CHECK_FALSE(ReadPidFile(folder / "y.pid").has_value());  // never pid 1
+  CHECK_FALSE(ReadPidFile(folder / "y.pid").has_value());  // pid 1 is never accepted
   CHECK_FALSE(ReadPidFile(folder / "z.pid").has_value());
 }
 

@@ -1,4 +1,4 @@
-// The output for people: statuses are rendered as lines.
+// Tests the output for people: statuses are rendered as lines.
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -100,7 +100,7 @@ TEST_CASE(
   CHECK(shown["recaptures"]["addresses changed"] == 1);
   CHECK(shown["utilization_from"] == "kernels");
   CHECK_FALSE(JsonOf(job)["workers"][1].contains("device"));
-  // Shown only if losses are scaled.
+  // The loss scale is shown only if losses are scaled.
   CHECK(shown["loss_scale"].is_null());
   device.set_loss_scale(16384);
   device.set_loss_scale_overflows(2);
@@ -144,7 +144,8 @@ TEST_CASE("a plain line shows state, epoch, step, speed, loss, remaining time an
   waiting.set_state("STARTING");
   waiting.set_waiting_for("a worker");
   CHECK(ProgressLine(waiting) == "STARTING  waiting for a worker");
-  // While nothing advances, the former speed and remaining time would mislead.
+  // While the job does not advance, the former speed and remaining time would mislead, so they are
+  // not shown.
   v1::JobStatus stalled = Running();
   stalled.set_waiting_for("servers: ps_server/1 has been disconnected for 12 s and holds 3 shards");
   CHECK(ProgressLine(stalled) ==
@@ -232,7 +233,7 @@ TEST_CASE("without a terminal news is printed once, and the status line occasion
   v1::JobStatus job = Running();
   printer.Update(job, std::chrono::seconds(1));
   job.set_steps_done(613);
-  printer.Update(job, std::chrono::milliseconds(1500));  // too soon
+  printer.Update(job, std::chrono::milliseconds(1500));  // this is too soon for another line
   *job.add_epoch_rows() = Epoch(1);
   v1::Event* event = job.add_events();
   event->set_number(7);
@@ -283,7 +284,7 @@ TEST_CASE("the row of an epoch is printed after its evaluation") {
   *row = Epoch(1);
   printer.Update(job, std::chrono::seconds(2));
   CHECK_THAT(out.str(), Catch::Contains("84.21 %"));
-  // An epoch that is not evaluated is shown once the job has continued.
+  // The row of an epoch that is not evaluated is printed once the job trains the next epoch.
   row = job.add_epoch_rows();
   *row = Epoch(2);
   row->set_eval_loss(std::nan(""));
@@ -333,7 +334,8 @@ TEST_CASE(
   job.set_state("SUCCEEDED");
   job.set_steps_done(2345);
   job.set_runs_folder("runs/fashion-mlp-1");
-  // A slot of tables that no row of one batch touched has one update less.
+  // In one batch no row belonged to the second shard, which is a slot. The slot therefore has one
+  // update less.
   job.set_result_json(
       R"({"metrics": {"accuracy": 0.876, "loss": 0.3431}, "tasks": [{"role": "worker"}, {"role": "worker"}, {"role": "ps_server"}],
                           "shards": [{"updates_applied": 2345}, {"updates_applied": 2344}]})");
@@ -359,12 +361,12 @@ TEST_CASE(
         "for them, 48 updates redone");
   CHECK(SummaryLines(job)[2] ==
         "checkpoint 7 (complete): /runs/x/checkpoint/manifest-000000000007.egmanifest");
-  // Files that a full disk prevented are not listed.
+  // Files that could not be written because the disk was full must not be listed.
   CHECK_THAT(SummaryLines(job, [](const std::string& name) { return name == "job.yaml"; }).back(),
              Catch::EndsWith("/   (job.yaml)"));
   CHECK_THAT(SummaryLines(job, [](const std::string&) { return false; }).back(),
              Catch::EndsWith("/   (no file could be written)"));
-  // For a running job only the files that exist from its start are listed.
+  // While a job is running, only the files that exist from its start are listed.
   v1::JobStatus runs = job;
   runs.set_state("RUNNING");
   CHECK_THAT(SummaryLines(runs).back(), Catch::EndsWith("/   (metrics.jsonl, job.yaml)"));

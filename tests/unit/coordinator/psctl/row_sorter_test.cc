@@ -1,4 +1,4 @@
-// Rows are returned in the order of their ids, whatever fits into memory.
+// Tests that rows are returned in the order of their ids, whether or not they fit into memory.
 #include "coordinator/psctl/row_sorter.h"
 
 #include <catch2/catch.hpp>
@@ -18,7 +18,7 @@ absl::Status Add(RowSorter* sorter, std::size_t table, const std::vector<std::in
   return sorter->Add(table, std::as_bytes(std::span(ids)), std::as_bytes(std::span(values)));
 }
 
-// Returns the rows of `table`, which must be in rising order.
+// Takes the rows of `table`, which must come in rising order, and returns them.
 Rows Drained(RowSorter* sorter, std::size_t table, std::size_t dimension) {
   Rows rows;
   bool any = false;

@@ -1,4 +1,5 @@
-// One variable as it is shown to people: rows of the coordinator are rendered as lines and rates.
+// Tests how one variable is shown to people: the coordinator's rows are rendered as lines and
+// rates.
 #include <cmath>
 #include <map>
 
@@ -150,7 +151,7 @@ TEST_CASE(
   now.mutable_shards(0)->set_pulls(140);
   now.mutable_shards(0)->set_pushes(60);
   now.mutable_shards(0)->set_bytes_received(1400);
-  now.set_servers(1, "0");               // moved, with 100 pulls since its arrival
+  now.set_servers(1, "0");               // the shard was moved, and has had 100 pulls since
   now.mutable_shards(2)->set_pulls(20);  // its server was restarted
   now.mutable_shards(2)->set_pushes(10);
   now.mutable_shards(2)->set_bytes_received(200);
@@ -177,7 +178,7 @@ TEST_CASE(
   CHECK(lines[6] == "busiest shards  server       pulls/s  pushes/s   in/s    out/s");
   CHECK(lines.back() == "         -7           1524              0              127");
 
-  // A shard that did not answer the previous sample has no known increase.
+  // If a shard did not answer the previous sample, its increase is not known.
   v1::VariableRow partial = Movies();
   partial.set_complete(false);
   partial.mutable_shards()->DeleteSubrange(0, 1);

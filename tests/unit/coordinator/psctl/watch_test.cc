@@ -1,4 +1,4 @@
-// The time for which a job's watcher waits for a disconnected coordinator, by a manual clock.
+// Tests, with a manual clock, how long the watcher of a job waits for a disconnected coordinator.
 #include "coordinator/psctl/watch.h"
 
 #include <catch2/catch.hpp>
@@ -50,7 +50,8 @@ class AwayCoordinator {
   std::unique_ptr<transport::Server> server_;
 };
 
-// Measures by the clock, from the first tick on which the coordinator no longer answers.
+// How the watch ended. `waited` is the time on the clock since the first tick at which the
+// coordinator no longer answered.
 struct Watched {
   int code = -1;
   milliseconds waited{0};
@@ -91,7 +92,7 @@ TEST_CASE("the option --reconnect-timeout ends the wait for an unreachable coord
   const Watched watched = Watch(1, 1, milliseconds(3000));
   CHECK(watched.code == kUnreachable);
   CHECK(watched.waited >= milliseconds(3000));
-  CHECK(watched.waited <= milliseconds(6000));  // the call itself takes 11 s
+  CHECK(watched.waited <= milliseconds(6000));  // although the call itself takes 11 s
   CHECK(watched.err.find("connection reset") != std::string::npos);
 }
 

@@ -1,4 +1,4 @@
-// The layers of model.json.
+// Tests the layers in model.json.
 #include "coordinator/runs/model_files.h"
 
 #include <algorithm>

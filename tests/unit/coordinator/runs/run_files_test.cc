@@ -1,4 +1,5 @@
-// Files received in parts, read back, listed and read: damage, order, names and sizes.
+// Tests the files of a run: they are received in parts, read back, listed and read, with damage,
+// wrong orders, names and sizes.
 #include "coordinator/runs/run_files.h"
 
 #include <catch2/catch.hpp>
@@ -79,7 +80,7 @@ TEST_CASE("a part that is damaged, out of order or under another name leaves no 
   for (const std::string name :
        {"../weights.npz", "/etc/passwd", "result.json", "weights.npz/", "", "model/../weights.npz"})
     refused(Chunk(name, kWhole, 0, 10), absl::StatusCode::kInvalidArgument);
-  // A chunk without the beginning of the file.
+  // The first chunk of the file is missing.
   refused(Chunk("weights.npz", kWhole, 10, 10), absl::StatusCode::kInvalidArgument);
 
   v1::RunFileChunk flipped = Chunk("weights.npz", kWhole, 0, 10);
@@ -87,7 +88,8 @@ TEST_CASE("a part that is damaged, out of order or under another name leaves no 
   refused(flipped, absl::StatusCode::kDataLoss);
 
   REQUIRE(receiver.Take(Chunk("weights.npz", kWhole, 0, 10)).ok());
-  refused(Chunk("weights.npz", kWhole, 20, 10), absl::StatusCode::kInvalidArgument);  // a gap
+  // there is a gap before this chunk
+  refused(Chunk("weights.npz", kWhole, 20, 10), absl::StatusCode::kInvalidArgument);
   REQUIRE(receiver.Take(Chunk("weights.npz", kWhole, 0, 10)).ok());
   refused(Chunk("weights.safetensors", kWhole, 10, 10), absl::StatusCode::kInvalidArgument);
   REQUIRE(receiver.Take(Chunk("weights.npz", kWhole, 0, 10)).ok());
@@ -113,7 +115,8 @@ TEST_CASE("a receiver that ends in mid-file or is out of space leaves no file an
     CHECK(FilesIn(folder.path()) == 1);
   }
   CHECK(FilesIn(folder.path()) == 0);
-  // /dev/full acts as a disk without space. The receiver would open it by its hidden name.
+  // /dev/full is like a disk without space. The link has the hidden name that the receiver would
+  // open.
   if (!fs::Exists("/dev/full")) return;
   std::filesystem::create_symlink("/dev/full", folder / ".weights.npz.receiving");
   RunFileReceiver receiver(folder.path());
@@ -153,7 +156,7 @@ TEST_CASE(
   std::ofstream(folder / "result.json") << kWhole;
   std::ofstream(folder / "weights.npz") << kWhole;
   std::ofstream(folder / "secret.txt") << kWhole;
-  std::filesystem::create_directory(folder / "report.html");  // a folder, not a file
+  std::filesystem::create_directory(folder / "report.html");  // this name is a folder, not a file
   v1::RunFileInfo known = Info("weights.npz", kWhole);
   known.set_sha256(std::string(32, 'k'));
   RunFileListing listing(folder.path(), {known}, 16);

@@ -1,4 +1,4 @@
-// Placement by a table of cases, and the amount of work that a worker may hold.
+// Tests placement by a table of cases, and how much work a worker may hold.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -102,10 +102,11 @@ TEST_CASE(
     std::uint32_t workers, want;
   };
   for (const Row& row :
-       std::vector<Row>{{0, 1000, 2, 2},    // nothing measured yet
-                        {1.0, 1000, 2, 5},  // five seconds of one-second closures
-                        {100, 1000, 2, 2},  // slow closures: one running, one queued
-                        // Near the barrier every worker gets a shrinking part.
+       std::vector<Row>{{0, 1000, 2, 2},    // no duration is measured yet
+                        {1.0, 1000, 2, 5},  // five seconds of closures that take one second
+                        {100, 1000, 2, 2},  // closures are slow, so one runs and one is queued
+                        // Near the barrier, each worker gets a smaller and smaller part of the
+                        // remaining closures.
                         {0.001, 100000, 2, 64},
                         {0.001, 40, 2, 11},
                         {0.001, 0, 2, 2}}) {

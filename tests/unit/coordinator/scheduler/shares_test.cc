@@ -1,5 +1,5 @@
-// The division of workers among jobs by a table of cases, and the closures that jobs complete over
-// time.
+// Tests how workers are divided among jobs, by a table of cases, and how many closures the jobs
+// complete over time.
 #include <catch2/catch.hpp>
 
 #include "coordinator/scheduler/shares.h"
@@ -11,8 +11,8 @@ namespace {
 constexpr std::uint32_t kMany = 1000;
 using Targets = std::vector<std::uint32_t>;
 
-// Returns the closures of each job after `turns` turns, in each of which every worker ends one
-// closure.
+// Returns how many closures each job has completed after `turns` turns. In each turn every worker
+// ends one closure.
 std::vector<double> Closures(std::uint32_t workers, std::vector<JobDemand> jobs, int turns) {
   std::vector<double> closures(jobs.size(), 0);
   for (int turn = 0; turn < turns; ++turn) {
@@ -42,13 +42,14 @@ TEST_CASE(
       {4, {{1, 0}}, {0}},
       {4, {{3, kMany}, {1, kMany}}, {3, 1}},
       {8, {{3, kMany}, {1, kMany}}, {6, 2}},
-      {2, {{3, kMany}, {1, kMany}}, {1, 1}},  // one each
+      {2, {{3, kMany}, {1, kMany}}, {1, 1}},  // each job gets one worker
       {10, {{100, kMany}, {1, kMany}, {1, kMany}}, {8, 1, 1}},
-      {8, {{1, kMany}, {1, 2}}, {6, 2}},  // workers that one job cannot use go to the other
-      {8, {{1, kMany}, {1, 0}}, {8, 0}},  // at its barrier
-      {8, {{1, 3}, {1, 2}}, {3, 2}},      // no job can use the rest
+      {8, {{1, kMany}, {1, 2}}, {6, 2}},  // workers that one job cannot use are given to the other
+      {8, {{1, kMany}, {1, 0}}, {8, 0}},  // the second job waits at its barrier
+      {8, {{1, 3}, {1, 2}}, {3, 2}},      // no job can use the remaining workers
       {3, {{1, kMany}, {1, kMany}}, {2, 1}},
-      {3, {{1, kMany, 1}, {1, kMany, 2}}, {1, 2}},  // the odd worker stays with its job
+      // the third worker stays with the job that has it
+      {3, {{1, kMany, 1}, {1, kMany, 2}}, {1, 2}},
       {1, {{1, kMany}, {1, kMany, 1}}, {0, 1}},
       {0, {{1, kMany}, {1, kMany}}, {0, 0}},
       {1,
@@ -60,7 +61,7 @@ TEST_CASE(
     INFO("row " << i);
     CHECK(WorkerTargets(rows[i].workers, rows[i].jobs, false) == rows[i].want);
   }
-  // Its turn is over.
+  // With the last argument `true` the turn of the present division is over.
   CHECK(WorkerTargets(3, {{1, kMany, 1, 5}, {1, kMany, 2, 10}}, true) == Targets{2, 1});
   CHECK(WorkerTargets(1, {{5, kMany, 0, 0}, {1, 1, 1, 9, true}}, true) == Targets{0, 1});
 }

@@ -1,5 +1,5 @@
-// When a Hello is handled: the start-up window and the term (LEDGER line 18), and jobs that the
-// journal has lost (line 18a).
+// Tests when a Hello is handled: the start-up window and the term (LEDGER line 18), and jobs that
+// the journal has lost (line 18a).
 #include "coordinator/service/admission.h"
 
 #include "service_stage.h"
@@ -9,7 +9,7 @@ using namespace evergrad::coordinator;
 
 namespace {
 
-// A life whose window has not ended.
+// A life of the coordinator whose start-up window is open.
 struct Starting : ServiceStage {
   Starting() {
     life = Life{.id = 9};
@@ -74,7 +74,7 @@ TEST_CASE("a task that reports a later life makes all tasks register again under
   CHECK(registered->rejected().kind() == "not_active");
   CHECK(stage.life.term.value() > 5);
   CHECK(stage.life.window_open);
-  CHECK_FALSE(session.registered());  // a worker waits for the window's end
+  CHECK_FALSE(session.registered());  // a worker must wait until the window closes
   CHECK(stage.sessions.deferred().size() == 1);
 }
 

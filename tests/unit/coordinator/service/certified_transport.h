@@ -1,5 +1,5 @@
-// The in-process transport, in which each session and each unary call has the certificate of the
-// task that the test sets.
+// The in-process transport with certificates: each session and each unary call has the certificate
+// of the task that the test has set.
 #pragma once
 
 #include <memory>
@@ -32,8 +32,8 @@ class CertifiedTransport final : public transport::Transport {
       const transport::Address& address, const transport::ChannelOptions& options) override {
     return inner_->Dial(address, options);
   }
-  // `task` has the form of a certificate's task: "worker/0", "user". "" means no certificate, as
-  // without TLS.
+  // Sets the task of the certificate, in the form that a certificate names it: "worker/0" or
+  // "user". "" means no certificate, as without TLS.
   void Certify(const std::string& task) {
     MutexLock lock(&mu_);
     sessions_ = task;

@@ -1,4 +1,4 @@
-// The table of Control RPCs against api.proto, and the roles that may call each method.
+// Compares the table of Control RPCs with api.proto, and tests which roles may call each method.
 #include "coordinator/service/control_calls.h"
 
 #include <catch2/catch.hpp>
@@ -23,7 +23,7 @@ std::string NameOf(const ControlCall& call) {
   return call.method.substr(call.method.rfind('/') + 1);
 }
 
-// Returns a line for each method: its name, and each role that may call it.
+// Returns a line for each method, with its name and each role that may call it.
 std::string Matrix() {
   std::string text;
   for (const ControlCall& call : ControlCalls()) {
@@ -99,7 +99,7 @@ TEST_CASE("each permitted role may call a method, and a method without roles has
   CHECK(absl::IsPermissionDenied(CheckCaller(call, server)));
   call.roles = {"user", "worker"};
   CHECK(absl::IsPermissionDenied(CheckCaller(call, server)));
-  CHECK(CheckCaller(call, transport::PeerInfo()).ok());  // no TLS, so no role is proven
+  CHECK(CheckCaller(call, transport::PeerInfo()).ok());  // without TLS no role is proved
   call.roles = {"user", "ps_server"};
   CHECK(CheckCaller(call, server).ok());
 }

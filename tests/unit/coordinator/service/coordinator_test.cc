@@ -1,5 +1,5 @@
-// The coordinator as its tasks and psctl see it: sessions, registrations and control calls over the
-// in-process transport.
+// Tests the coordinator as its tasks and psctl see it: sessions, registrations and control calls
+// over the in-process transport.
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -40,7 +40,7 @@ TEST_CASE("a job runs to its end over real sessions and leaves its files") {
   REQUIRE(result.ok());
   CHECK(*result == status->result_json());
 
-  // The newest ended job still shows its digests, which are sums over shards.
+  // The newest ended job must still show its digests, which are sums over its shards.
   auto variables = c.Call<v1::ListVariablesResponse>(v1::ListVariablesRequest());
   REQUIRE(variables.ok());
   REQUIRE(variables->variables_size() == 1);
@@ -50,7 +50,7 @@ TEST_CASE("a job runs to its end over real sessions and leaves its files") {
   CHECK(variables->variables(0).servers_size() == 4);
 
   CHECK(variables->variables(0).variable_spec().optimizer().type() == "counting");
-  // One variable by name. For an unknown name the error lists the existing ones.
+  // One variable is requested by name. For an unknown name the error lists the existing names.
   v1::ListVariablesRequest one;
   one.set_variable(variables->variables(0).name());
   auto found = c.Call<v1::ListVariablesResponse>(one);
@@ -94,7 +94,7 @@ TEST_CASE("jobs queue and run one at a time, and a queued job can be cancelled")
   CHECK(c.WaitMetric("evergrad_coordinator_workers_wanted", "0"));
 }
 
-// The answers of a worker to a grant that it cannot do, and to one that it hands back.
+// Returns the answer of a worker to a grant that it cannot do.
 v1::TaskMessage Cannot(const v1::Grant& grant) {
   v1::TaskMessage message;
   v1::Failed* failed = message.mutable_failed();
@@ -123,7 +123,7 @@ TEST_CASE(
   Mutex mu;
   bool holds = true;
   std::map<TestTask*, std::vector<v1::CoordinatorMessage>> held;
-  std::map<TestTask*, std::set<std::uint64_t>> served;  // jobs served by each task
+  std::map<TestTask*, std::set<std::uint64_t>> served;  // the jobs that each task served
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
   const auto work = [&](TestTask& task, const v1::CoordinatorMessage& m) {
     {
@@ -204,7 +204,7 @@ TEST_CASE(
     "replaces it") {
   Mutex mu;
   std::uint64_t picky = 0;
-  std::map<std::uint64_t, int> refused, done_by_lame;  // number of closures by job
+  std::map<std::uint64_t, int> refused, done_by_lame;  // numbers of closures, by job
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
   c.AddServer("0", 1);
   const auto lame = [&](TestTask& task, const v1::CoordinatorMessage& m) {
@@ -243,7 +243,7 @@ TEST_CASE(
   REQUIRE(c.WaitState("picky", "RUNNING").ok());
   auto second = c.Submit(TestCluster::CountingYaml("easy"));
   REQUIRE(second.ok());
-  // Held while the first job runs, by the worker that cannot take part in it.
+  // The worker that cannot take part in the first job serves this one, while the first job runs.
   auto easy = c.WaitState("easy", "SUCCEEDED");
   REQUIRE(easy.ok());
   std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
@@ -305,9 +305,10 @@ TEST_CASE("a job whose only worker cannot take part exchanges it for a worker of
   for (int i = 0; i < 200 && !both_hold(); ++i)
     runtime::WaitableEvent().WaitFor(std::chrono::milliseconds(5));
   REQUIRE(both_hold());
-  // The newest worker is the first to be moved.
+  // The newest worker is the first one that is moved.
   REQUIRE(c.Submit(TestCluster::CountingYaml("picky")).ok());
-  REQUIRE(c.WaitState("picky", "RUNNING").ok());  // held while the first job has not ended
+  // the first job has not ended, so this one keeps its worker
+  REQUIRE(c.WaitState("picky", "RUNNING").ok());
   std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
   {
     MutexLock lock(&mu);
@@ -328,7 +329,7 @@ TEST_CASE(
     "a worker without functions trains, and one with functions is moved to the functions job that "
     "needs it") {
   Mutex mu;
-  std::map<std::string, std::set<std::uint64_t>> trained;  // jobs trained by each worker
+  std::map<std::string, std::set<std::uint64_t>> trained;  // the jobs that each worker trained
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
   const auto worker = [&](const std::string& name, std::uint64_t uid, bool functions) {
     v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, name, uid);
@@ -380,14 +381,14 @@ TEST_CASE(
   for (const char* name : {"first", "second"})
     REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
   for (const char* name : {"first", "second"}) {
-    // Each job has its own worker, which describes and never ends its training.
+    // Each job has its own worker, which describes the job and never ends its training.
     c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, name, uid++),
           [](TestTask& task, const v1::CoordinatorMessage& m) {
             if (!m.has_grant() || m.grant().kind() != v1::TRAIN) TestCluster::Work(task, m);
           });
     REQUIRE(c.WaitState(name, "RUNNING").ok());
   }
-  // Accepts nothing.
+  // This server accepts no shard.
   TestTask& silent = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 4), never);
   REQUIRE(silent.Registered());
   v1::TaskMessage leaving;
@@ -403,7 +404,7 @@ TEST_CASE(
   for (const char* name : {"first", "second"}) {
     const auto status = c.WaitState(name, "RUNNING");
     REQUIRE(status.ok());
-    CHECK(server.Wait(stops(status->job_uid())));  // both moves begin
+    CHECK(server.Wait(stops(status->job_uid())));  // the moves of both jobs begin
   }
   v1::CancelJobRequest cancel;
   cancel.set_job("first");
@@ -419,7 +420,7 @@ TEST_CASE(
 TEST_CASE(
     "jobs that are cancelled in the queue are forgotten too, however long the running job takes") {
   TestCluster c([](ControlOptions& o) { o.jobs_kept_max = 2; });
-  // No task exists yet, so the job waits.
+  // There is no task yet, so the job waits.
   REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());
   for (const char* name : {"a", "b", "c", "d"}) {
     REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
@@ -428,7 +429,7 @@ TEST_CASE(
     REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
     REQUIRE(c.WaitState(name, "CANCELLED").ok());
   }
-  // Jobs are forgotten in a separate turn, so the next answers may precede it.
+  // Jobs are forgotten in a later turn of the executor, so the next answers may still have them.
   std::set<std::string> names;
   for (int i = 0; i < 400; ++i) {
     auto jobs = c.Call<v1::ListJobsResponse>(v1::ListJobsRequest());
@@ -478,7 +479,8 @@ TEST_CASE("a submission is refused with all reasons") {
   }
   CHECK(saved_in("a", "/saved/team").ok());
   CHECK(saved_in("b", "file:///saved").ok());
-  CHECK(confined.Submit(TestCluster::CountingYaml("c")).ok());  // in its runs folder
+  // this folder is in the job's runs folder
+  CHECK(confined.Submit(TestCluster::CountingYaml("c")).ok());
 
   v1::GetJobRequest unknown;
   unknown.set_job("nobody");
@@ -526,7 +528,7 @@ TEST_CASE(
           row.state() == "leaving" && row.reason() == "announced that it leaves: preemption notice";
   }
   CHECK(listed);
-  // A reason in a Hello counts, too: the notice came while the session was interrupted.
+  // A reason in a Hello counts, too, because the notice may come while the session is interrupted.
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 3);
   hello.set_leaving("SIGTERM");
   CHECK(c.Add(hello).Wait([](const v1::CoordinatorMessage& m) { return m.has_drained(); }));
@@ -663,7 +665,8 @@ TEST_CASE(
   CHECK_THAT(rejected->message(), Contains("pid 1 on h"));
   first.Cut();
   bool taken = false;
-  runtime::WaitableEvent pause;  // never set; the lease continues between two attempts
+  // an event that is never set: the lease continues between two attempts
+  runtime::WaitableEvent pause;
   for (int i = 0; i < 500 && !taken; ++i) {
     pause.WaitFor(std::chrono::milliseconds(20));
     TestTask& retry = c.AddServer("0", 2);
@@ -723,7 +726,7 @@ TEST_CASE(
   CHECK(drop->drop().shard() == 3);
   CHECK(drop->drop().epoch().n() == 5);
   CHECK(s.Wait([](const v1::CoordinatorMessage& m) { return m.has_job_ended(); }));
-  // A Done of the forgotten job is answered SUPERSEDED, too.
+  // A Done of the forgotten job must be answered SUPERSEDED, too.
   v1::TaskMessage done;
   done.mutable_done()->set_job_uid(7);
   done.mutable_done()->set_closure(12);
@@ -746,7 +749,7 @@ TEST_CASE("a task that has seen a later life makes the coordinator begin a life 
   auto registered = second.Registered();
   REQUIRE(registered);
   CHECK(registered->term() == 7);
-  auto rejected = first.Rejected();  // it registers again by itself
+  auto rejected = first.Rejected();  // the process registers again by itself
   REQUIRE(rejected);
   CHECK_FALSE(rejected->exit());
   auto again = c.AddWorker("0", 1).Registered();
@@ -762,7 +765,7 @@ TEST_CASE("a worker that dies in mid-job is replaced by the others, and its deat
   TestTask& victim = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "victim", 1),
                            [](TestTask& task, const v1::CoordinatorMessage& m) {
                              if (m.has_grant() && m.grant().kind() == v1::DESCRIBE)
-                               TestCluster::Work(task, m);  // and then does nothing more
+                               TestCluster::Work(task, m);  // after this it does nothing
                            });
   c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
@@ -823,8 +826,8 @@ TEST_CASE(
   auto second = c.Call<v1::ReadTaskLogsResponse>(request);
   REQUIRE(second.ok());
   CHECK(second->lines_size() == 0);
-  // A cursor in the middle of a millisecond gives the other line of that millisecond, and all newer
-  // lines.
+  // A cursor in the middle of a millisecond returns the other line of that millisecond, and all
+  // newer lines.
   (*request.mutable_cursors())["worker/0"] = 2000ull * 100'000 + 1;
   auto third = c.Call<v1::ReadTaskLogsResponse>(request);
   REQUIRE(third.ok());
@@ -880,7 +883,7 @@ TEST_CASE("a call that waits for a job is answered when the job changes") {
   REQUIRE(now.ok());
   request.set_seen_revision(now->job().revision() + 1000);
   request.set_wait_ms(50);
-  auto unchanged = c.Call<v1::GetJobResponse>(request);  // the wait ends
+  auto unchanged = c.Call<v1::GetJobResponse>(request);  // the wait must end
   REQUIRE(unchanged.ok());
   request.set_seen_revision(unchanged->job().revision());
   request.set_wait_ms(9000);
@@ -901,10 +904,11 @@ TEST_CASE("a server that registers after a job's end still drops its shards of t
   c.AddWorker("0", 1);
   TestTask& server = c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
-  auto status = c.WaitState("count", "SUCCEEDED");  // answered in the turn of the job's end
+  // the answer comes in the turn in which the job ends
+  auto status = c.WaitState("count", "SUCCEEDED");
   REQUIRE(status.ok());
-  // The session was dropped at that moment. The same process returns and holds shards of the job
-  // that has ended.
+  // The server's session ended at that moment. The same process returns, and still holds shards of
+  // the ended job.
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 2);
   for (std::uint32_t p = 0; p < 4; ++p) {
     v1::HeldShard* held = hello.add_shards();
@@ -1019,7 +1023,7 @@ TEST_CASE(
   for (const JobUid uid : uids) rewrite(uid, of_another_version);
   const StoredJob before = *store.LoadJob(uids[1]);
 
-  TestCluster other;  // provides clock and transport
+  TestCluster other;  // this fixture provides the clock and the transport
   const test::TempFolder folder;
   const auto start = [&] {
     Coordinator::Parts parts;
@@ -1049,7 +1053,7 @@ TEST_CASE(
   }
   CHECK(named == std::set<std::string>{"lives", "queued"});
 
-  // The former version has let these jobs end.
+  // Under the former version these jobs have ended.
   for (std::size_t i = 1; i < 3; ++i) {
     rewrite(uids[i], [](v1::JobSnapshot& s) {
       s.set_state("CANCELLED");
@@ -1067,7 +1071,7 @@ TEST_CASE(
   REQUIRE(shown.ok());
   CHECK(shown->closures_succeeded() == 16);
   CHECK(c.Call<v1::ListVariablesResponse>(v1::ListVariablesRequest()).ok());
-  // The job works.
+  // The job must work.
   c.AddWorker("0", 1);
   c.AddServer("0", 3);
   REQUIRE(c.Submit(TestCluster::CountingYaml("next")).ok());
@@ -1102,7 +1106,8 @@ TEST_CASE("a task that is gone is listed without its last report") {
 
 namespace {
 
-// Accepts at once. While it is held, nothing becomes durable. Its health can be changed.
+// A store that accepts commits at once. While it is held, nothing becomes durable. The test can
+// change its health.
 class LateStore final : public StateStore {
  public:
   using StateStore::Commit;
@@ -1178,8 +1183,8 @@ TEST_CASE(
   request.set_yaml(TestCluster::CountingYaml("count"));
   c.channel->Unary(client::ControlMethod<v1::SubmitJobRequest>(), request.SerializeAsString(),
                    std::chrono::seconds(15), [&](absl::StatusOr<std::string>) { answered.Set(); });
-  // The job exists and describes, and its grant waits: each call takes a turn of the control
-  // executor after that of the grant.
+  // The job exists and is in the phase describing, and its grant waits for durability. Each of
+  // these calls takes a turn of the control executor after the turn of the grant.
   REQUIRE(
       c.WaitJob("count", [](const v1::JobStatus& s) { return s.phase() == "describing"; }).ok());
   for (int i = 0; i < 3; ++i) REQUIRE(c.Call<v1::ListJobsResponse>(v1::ListJobsRequest()).ok());
@@ -1272,7 +1277,7 @@ TEST_CASE(
         c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "f" + std::to_string(i), 100 + i), {},
               /*silent=*/true);
     REQUIRE(silent.Registered());
-    // Each call takes a turn of the control executor after all turns that follow from the
+    // This call takes a turn of the control executor after all turns that follow from the
     // registration.
     REQUIRE(c.Call<v1::ListJobsResponse>(v1::ListJobsRequest()).ok());
     CHECK_FALSE(silent.Has([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
@@ -1288,7 +1293,7 @@ TEST_CASE(
   REQUIRE(status.ok());
   for (const v1::Event& event : status->events()) CHECK_THAT(event.text(), !Contains("worker/f"));
   for (const v1::WorkerRow& row : status->workers()) CHECK_THAT(row.identity(), !Contains("f"));
-  // The remaining worker gets work from the next job, once it has sent a message.
+  // The first silent worker must get work of the next job, once it has sent a message.
   TestTask& first = *c.tasks[1];
   first.Heartbeat();
   worker.Cut();
@@ -1406,7 +1411,7 @@ TEST_CASE(
   TestTask& first = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1),
                           [](TestTask& task, const v1::CoordinatorMessage& m) {
                             if (m.has_grant() && m.grant().kind() == v1::DESCRIBE)
-                              TestCluster::Work(task, m);  // and then does nothing more
+                              TestCluster::Work(task, m);  // after this it does nothing
                           });
   REQUIRE(first.Registered());
   certificates.Certify("ps_server/0");

@@ -37,7 +37,7 @@ TEST_CASE("a call runs at once if all commits are durable, or else after its com
   stage.store.accepted_now = 2;
   stage.gate.WhenDurable(stage.Say("c"));
   stage.store.durable_now = 1;
-  // The order is kept: "d" depends only on commit 2, which is durable, but it must wait behind "c".
+  // The order must be kept: "d" needs only commit 2, which is durable, but it must wait behind "c".
   stage.gate.Release();
   CHECK(stage.ran == "ab");
   stage.store.durable_now = 2;
@@ -69,7 +69,7 @@ TEST_CASE("the messages in the gate are bounded in bytes") {
   stage.store.durable_now = 1;
   stage.gate.Release();
   CHECK(stage.gate.bytes() == 0);
-  CHECK(stage.gate.Admit(100, stage.Say("d")));  // it passes at once, so it takes no capacity
+  CHECK(stage.gate.Admit(100, stage.Say("d")));  // it is sent at once, so it takes no capacity
   CHECK(stage.gate.bytes() == 0);
   CHECK(stage.ran == "abd");
 }

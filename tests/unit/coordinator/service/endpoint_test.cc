@@ -1,4 +1,4 @@
-// Servers that no worker could reach.
+// Tests servers that no worker could reach.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/coordinator/service/task_fixture.h"
@@ -12,7 +12,8 @@ TEST_CASE(
   std::string peer, endpoint;
   TestCluster c([&](ControlOptions& o) {
     o.unreachable_endpoint = [&](const std::string& by,
-                                 const std::string& at) {  // control executor, before the answer
+                                 // called on the control executor, before the answer is sent
+                                 const std::string& at) {
       peer = by;
       endpoint = at;
       return at == "127.0.0.1:4001";

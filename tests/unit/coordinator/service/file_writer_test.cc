@@ -1,4 +1,5 @@
-// Writing of runs' files, with manual executors for both threads and a real folder.
+// Tests how the files of runs are written, with manual executors for both threads and a real
+// folder.
 #include "coordinator/service/file_writer.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// The conditions that the contents of a Hello must meet.
+// Tests the conditions that the contents of a Hello must meet.
 #include "coordinator/service/hello_check.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Calls of users about jobs and their closures that cannot be answered at once.
+// Tests users' calls about jobs and closures that cannot be answered at once.
 #include "coordinator/service/job_calls.h"
 
 #include "coordinator/service/closure_calls.h"

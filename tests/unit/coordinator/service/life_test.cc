@@ -1,4 +1,4 @@
-// The message about a job that this life of the coordinator does not know.
+// Tests the message about a job that this life of the coordinator does not know.
 #include "coordinator/service/life.h"
 
 #include <catch2/catch.hpp>

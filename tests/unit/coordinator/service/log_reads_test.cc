@@ -1,4 +1,4 @@
-// Reads of log lines, with fake streams in place of tasks.
+// Tests how log lines are read, with fake streams in place of tasks.
 #include "coordinator/service/log_reads.h"
 
 #include <catch2/catch.hpp>
@@ -30,7 +30,7 @@ struct Reply final : transport::UnaryResponder {
   v1::ReadTaskLogsResponse lines;
 };
 
-// The requests that a task has received.
+// Keeps the requests that a task has received.
 struct Asked final : transport::MessageStream {
   absl::Status Send(std::string bytes) override {
     v1::CoordinatorBatch batch;
@@ -72,7 +72,7 @@ struct Cluster {
     sessions.Register(*sessions.Find(number), verdict.task, identity);
     return verdict.task;
   }
-  // Begins a read of all tasks except the coordinator itself.
+  // Begins to read the log lines of these tasks, which do not include the coordinator itself.
   std::shared_ptr<Reply> Begin(std::uint64_t number, v1::ReadTaskLogsRequest request,
                                const std::vector<std::string>& tasks) {
     for (const std::string& task : tasks) request.add_tasks(task);
@@ -105,8 +105,8 @@ TEST_CASE(
   CHECK(c.streams[a]->requests.front().request_id() == 7);
   c.reads.OnLines(a, Cluster::Lines(7, {10, 30}));
   CHECK_FALSE(answer->answered);
-  c.reads.OnLines(a, Cluster::Lines(7, {99}));  // it has already ended its answer
-  c.reads.OnLines(b, Cluster::Lines(8, {99}));  // from another read
+  c.reads.OnLines(a, Cluster::Lines(7, {99}));  // the task has already ended its answer
+  c.reads.OnLines(b, Cluster::Lines(8, {99}));  // the answer to another read
   c.reads.OnLines(b, Cluster::Lines(7, {20}));
   REQUIRE(answer->answered);
   CHECK(answer->Texts() == "worker/a:10 worker/b:20 worker/a:30 ");

@@ -1,4 +1,4 @@
-// LEDGER line 18a: a coordinator whose journal has lost a job that servers hold.
+// Tests LEDGER line 18a: a coordinator whose journal has lost a job that servers hold.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/coordinator/service/task_fixture.h"
@@ -9,7 +9,8 @@ namespace {
 using Catch::Matchers::Contains;
 constexpr std::uint64_t kLost = 0xabc;
 
-// Returns a server with one shard of `job`, from life `term` of a coordinator that kept a journal.
+// Returns the Hello of a server that holds one shard of `job`. The shard comes from life `term` of
+// a coordinator that kept a journal.
 v1::Hello Holder(std::uint64_t job, std::uint64_t term, const std::string& identity = "0") {
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, identity, 100);
   hello.set_highest_term(term);
@@ -31,7 +32,7 @@ TEST_CASE(
     "a coordinator whose journal lost a job of a server ends before its first message, and the "
     "server keeps its shards") {
   MemoryStateStore store({.persistent = true});
-  // The term of the journal proves nothing, because the journal may have been begun anew several
+  // The term of the journal proves nothing, because an empty journal may have been begun several
   // times since.
   const std::uint64_t journal_term = GENERATE(0, 9);
   if (journal_term > 0) REQUIRE(store.CommitTerm(Term(journal_term)).ok());

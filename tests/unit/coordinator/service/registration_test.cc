@@ -1,4 +1,4 @@
-// Hellos that become registered tasks.
+// Tests how a Hello becomes a registered task.
 #include "coordinator/service/registration.h"
 
 #include "service_stage.h"
@@ -42,7 +42,7 @@ TEST_CASE("the former session of an identity ends before the new task is told") 
   CHECK(stage.reports.Find(old) == nullptr);
   CHECK(stage.reports.Find(task) != nullptr);
   CHECK(stage.metrics.registered.value() == 2);
-  // The same process in a new session: its old session ends, but the process does not.
+  // The same process opens a new session. Its old session must end, but the process must not.
   const auto second = stage.stream;
   stage.Register(ServiceStage::HelloOf(v1::ROLE_WORKER, "a", 2));
   CHECK(second->rejected().kind() == "replaced");
@@ -70,7 +70,7 @@ TEST_CASE("a worker with a notice from a former session leaves, and awaits no sh
   const Session& session = stage.Register(hello);
   CHECK(stage.reports.Find(session.task)->leaving == "SIGTERM");
   CHECK(stage.membership.Find(session.task)->leaving);
-  CHECK_FALSE(stage.drains.Waits(session.task));  // a worker has no shards
+  CHECK_FALSE(stage.drains.Waits(session.task));  // a worker has no shards that could be moved
 }
 
 TEST_CASE("a server with a notice from a former session waits for Drained again") {

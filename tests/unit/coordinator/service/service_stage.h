@@ -1,5 +1,5 @@
-// The parts of the coordinator's service on manual executors, without a ControlPlane: each test
-// calls the part that it is about and looks at the others.
+// The parts of the coordinator's service on manual executors, without a ControlPlane. Each test
+// calls the part that it tests, and reads the state of the others.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -23,7 +23,7 @@
 
 namespace evergrad::coordinator {
 
-// The task's end of a session.
+// A session, as the task sees it.
 struct TaskStream final : transport::MessageStream {
   absl::Status Send(std::string bytes) override {
     v1::CoordinatorBatch batch;
@@ -32,7 +32,7 @@ struct TaskStream final : transport::MessageStream {
     return absl::OkStatus();
   }
   void Close() override { closed = true; }
-  // The kinds of the messages: "registered job map".
+  // Returns the kinds of the messages as text, such as "registered job map".
   std::string Kinds() const {
     std::string kinds;
     for (const v1::CoordinatorMessage& message : down) {
@@ -51,7 +51,7 @@ struct TaskStream final : transport::MessageStream {
   bool closed = false;
 };
 
-// A call's end at the client.
+// A call, as its client sees it.
 struct CallReply final : transport::UnaryResponder {
   void Answer(absl::StatusOr<std::string> response) override {
     CHECK_FALSE(answered);
@@ -71,7 +71,7 @@ struct ServiceStage {
     life.term_known = true;
     life.window_open = false;
   }
-  // Posted tasks are destroyed before the parts that they use.
+  // Tasks that were posted are run before the parts that they use are destroyed.
   ~ServiceStage() { Run(); }
 
   void Run() {
@@ -98,7 +98,7 @@ struct ServiceStage {
     if (role == v1::ROLE_PS_SERVER) hello.mutable_endpoint()->set_address("server:0");
     return hello;
   }
-  // A session that has said nothing yet.
+  // Opens a session that has not sent anything yet.
   Session& Connect() {
     Session session;
     session.number = ++last_session;
@@ -108,7 +108,7 @@ struct ServiceStage {
     sessions.Open(std::move(session));
     return *sessions.Find(last_session);
   }
-  // A task that has registered in a session of its own.
+  // Opens a session and registers a task in it.
   Session& Register(const v1::Hello& hello) {
     Session& session = Connect();
     admission.OnHello(session, hello);
@@ -167,14 +167,15 @@ struct ServiceStage {
   SessionTable sessions{
       {&control, &logger, &gate, [](std::uint64_t) { FAIL("a session failed"); }, [] {}}};
   LogReads log_reads{{&sessions, &membership, &logger}, {10, std::chrono::seconds(5)}};
-  // The members that are constructed later are used only in calls.
+  // Members that are constructed after this one are used only in calls.
   const ServiceParts parts{&control,     &clock,    &logger, &store,      &options, &life,
                            &store_watch, &gate,     &files,  &membership, &reports, &sessions,
                            &jobs,        &division, &drains, &log_reads,  &metrics};
   const std::unique_ptr<JobHost> host =
       MakeJobHost(parts, &failpoints, file_system.get(), &supervisor);
-  int changes = 0, windows = 0, closed = 0;  // calls of on_change, on_window_closed and so on
-  absl::Status end;                          // of on_end
+  // numbers of calls of on_change, on_window_closed and so on
+  int changes = 0, windows = 0, closed = 0;
+  absl::Status end;                          // the argument of on_end
   JobTable jobs{options.jobs_running_max};
   ServerDrains drains{&jobs, &sessions};
   const std::unique_ptr<DivisionHost> division_host = MakeDivisionHost(parts, &supervisor);
@@ -185,7 +186,7 @@ struct ServiceStage {
   Admission admission{parts, &registrar, &ends, [this] { ++windows; },
                       [this](const absl::Status& why) { end = why; }};
   std::uint64_t last_session = 0;
-  std::shared_ptr<TaskStream> stream;  // of the session that was opened last
+  std::shared_ptr<TaskStream> stream;  // the stream of the newest session
 };
 
 }  // namespace evergrad::coordinator

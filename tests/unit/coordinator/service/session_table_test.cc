@@ -1,4 +1,5 @@
-// The table of sessions and the batching of messages, with fake streams and a manual executor.
+// Tests the table of sessions and how messages are batched, with fake streams and a manual
+// executor.
 #include "coordinator/service/session_table.h"
 
 #include <catch2/catch.hpp>
@@ -14,7 +15,7 @@ using namespace evergrad::coordinator;
 
 namespace {
 
-// The messages that one task has received, one string per batch.
+// Keeps the messages that one task has received, with one string per batch.
 struct Stream final : transport::MessageStream {
   absl::Status Send(std::string bytes) override {
     if (!status.ok()) return status;

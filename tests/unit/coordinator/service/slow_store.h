@@ -1,4 +1,4 @@
-// A state store for tests of code that waits for durability. It keeps nothing, and commits become
+// A state store for tests of code that waits for durability. It stores nothing, and commits become
 // durable when the test says so. Not thread-safe.
 #pragma once
 

@@ -42,7 +42,7 @@ TEST_CASE("several changes of the store cause one call on the control executor")
   CHECK(stage.changes == 2);
   const auto late = stage.store.listener;
   stage.watch.reset();
-  late();  // the store's thread makes its call after the watch was destroyed
+  late();  // called by the store's thread after the watch was destroyed
   stage.control.RunReady();
   CHECK(stage.changes == 2);
 }

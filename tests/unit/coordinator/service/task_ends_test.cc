@@ -1,4 +1,4 @@
-// The ends of sessions and of tasks.
+// Tests what happens when sessions and tasks end.
 #include "coordinator/service/task_ends.h"
 
 #include "service_stage.h"

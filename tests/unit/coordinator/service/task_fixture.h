@@ -1,4 +1,4 @@
-// A real coordinator on the in-process transport, with its own threads, and tasks that send raw
+// A complete coordinator on the in-process transport, with its own threads, and tasks that send raw
 // session messages.
 #pragma once
 
@@ -28,12 +28,12 @@
 
 namespace evergrad::coordinator {
 
-// One session, from the task's side. Thread-safe. `on_down` (may be empty) runs for each message on
-// the transport's thread.
+// One session, as the task sees it. `on_down` (may be empty) runs for each message, on the
+// transport's thread. Thread-safe.
 class TestTask {
  public:
   using OnDown = std::function<void(TestTask&, const v1::CoordinatorMessage&)>;
-  // A worker sends a heartbeat once it is registered, as the daemon does, unless it is `silent`.
+  // A worker sends a heartbeat when it is registered, as the daemon does, unless it is `silent`.
   TestTask(transport::Transport* transport, const std::string& address, const v1::Hello& hello,
            OnDown on_down = {}, bool silent = false)
       : on_down_(std::move(on_down)), speaks_(!silent && hello.role() == v1::ROLE_WORKER) {
@@ -71,7 +71,7 @@ class TestTask {
     message.mutable_heartbeat()->set_sequence(1);
     Send(message);
   }
-  // Returns the first message that `which` accepts; nullopt after ten seconds.
+  // Returns the first message for which `which` is true, or nullopt after ten seconds.
   std::optional<v1::CoordinatorMessage> Wait(
       const std::function<bool(const v1::CoordinatorMessage&)>& which) {
     MutexLock lock(&mu_);
@@ -84,7 +84,7 @@ class TestTask {
       changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
     }
   }
-  // Returns whether such a message has arrived.
+  // Returns whether a message for which `which` is true has arrived.
   bool Has(const std::function<bool(const v1::CoordinatorMessage&)>& which) {
     MutexLock lock(&mu_);
     return std::any_of(down_.begin(), down_.end(), which);
@@ -134,8 +134,8 @@ class TestTask {
 
 class TestCluster {
  public:
-  // `other` is used in place of `store`, and outlives the cluster. `over` is used in place of the
-  // in-process transport.
+  // `other` replaces `store`, and must outlive the cluster. `over` replaces the in-process
+  // transport.
   explicit TestCluster(std::function<void(ControlOptions&)> change = {},
                        StateStore* other = nullptr,
                        std::unique_ptr<transport::Transport> over = nullptr) {
@@ -144,7 +144,8 @@ class TestCluster {
     options.control.runs_folder = folder_ / "runs";
     options.control.window = std::chrono::milliseconds(0);
     options.control.tick = std::chrono::milliseconds(5);
-    // Long enough for a loaded machine. A test waits for a lease only if it says so.
+    // The lease is long enough for a loaded machine. A test in which a lease expires sets a shorter
+    // one.
     options.control.membership.lease = std::chrono::seconds(20);
     options.control.membership.server_lost_after = std::chrono::seconds(60);
     options.control.counting_allowed = true;
@@ -194,7 +195,7 @@ class TestCluster {
     request.set_yaml(yaml);
     return Call<v1::SubmitJobResponse>(request);
   }
-  // Polls as psctl does, until `until` holds.
+  // Polls the status of the job, as psctl does, until `until` is true.
   absl::StatusOr<v1::JobStatus> WaitJob(const std::string& job,
                                         const std::function<bool(const v1::JobStatus&)>& until) {
     std::uint64_t seen = 0;
@@ -231,7 +232,7 @@ class TestCluster {
         std::make_unique<TestTask>(transport.get(), address, hello, std::move(on_down), silent));
     return *tasks.back();
   }
-  // Adds a worker that does granted work at once, or a server that accepts its assignments.
+  // Adds a worker that does granted work at once.
   TestTask& AddWorker(const std::string& identity, std::uint64_t uid) {
     return Add(HelloOf(v1::ROLE_WORKER, identity, uid), Work);
   }
@@ -263,7 +264,7 @@ class TestCluster {
     done->set_kind(m.grant().kind());
     done->set_all_targets(m.grant().all_targets());
     *done->mutable_targets() = m.grant().targets();
-    // The newest possible version, because this test is not about repairs.
+    // The version is the highest possible one, because this test is not about repairs.
     done->mutable_v0()->set_term(m.grant().attempt().term());
     done->mutable_v0()->set_n(~0ull);
     *done->mutable_v1() = m.grant().attempt();
@@ -330,10 +331,10 @@ class TestCluster {
     task.Send(answer);
   }
 
-  runtime::WaitableEvent ended;  // set when the coordinator wants its process to end …
-  absl::Status end;              // … and the reason, written before `ended` is set
+  runtime::WaitableEvent ended;  // set when the coordinator asks its process to end
+  absl::Status end;              // the reason for that; written before `ended` is set
 
-  // Waits until the metrics' text has this value of a metric without labels.
+  // Waits until the text of the metrics has this value for a metric without labels.
   bool WaitMetric(const std::string& name, const std::string& value) {
     const std::string line = absl::StrCat("\n", name, " ", value, "\n");
     for (int i = 0; i < 4000; ++i) {
@@ -343,7 +344,7 @@ class TestCluster {
     return false;
   }
 
-  // Waits until /readyz would have this text. Returns the last text.
+  // Waits until the text of /readyz would be `text`. Returns the last text.
   std::string WaitReady(const std::string& text) {
     std::string now;
     for (int i = 0; i < 4000; ++i) {

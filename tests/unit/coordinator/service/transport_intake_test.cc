@@ -1,4 +1,4 @@
-// The transport's side of the control plane, with handlers that the test calls itself.
+// Tests the handlers that the control plane gives to the transport. The test calls them itself.
 #include "coordinator/service/transport_intake.h"
 
 #include "service_stage.h"
@@ -12,7 +12,7 @@ struct Stage : ServiceStage {
   Stage() {
     options.calls_max = 2;
     options.batches_queued_max = 2;
-    options.membership.tasks_max = 0;  // 64 sessions
+    options.membership.tasks_max = 0;  // the limit is then 64 sessions
   }
   TransportIntake::Receiver Receive() {
     return {
@@ -38,7 +38,7 @@ struct Stage : ServiceStage {
   std::optional<transport::MessageStreamEvents> Open() {
     return intake.handlers().stream({}, client::kSessionMethod, std::make_shared<TaskStream>());
   }
-  // The answer that the call has got by now; Unknown: none.
+  // Makes a call. Returns its answer, or Unknown if it has none yet.
   absl::Status Call(const char* method) {
     struct Shared final : transport::UnaryResponder {
       explicit Shared(std::shared_ptr<absl::Status> to) : status(std::move(to)) {}
@@ -103,7 +103,7 @@ TEST_CASE("calls above the limit and unknown methods are refused before they rea
   CHECK(stage.metrics.calls.refused.value() == 1);
   CHECK(absl::IsUnimplemented(stage.Call("/evergrad.v1.Control/Nothing")));
   CHECK(stage.log == "ListJobs x; ListJobs x; ");
-  stage.kept.clear();  // a call that is dropped has ended
+  stage.kept.clear();  // a call whose responder is dropped has ended
   CHECK(stage.intake.calls() == 0);
   CHECK(absl::IsUnknown(stage.Call(method)));
 }

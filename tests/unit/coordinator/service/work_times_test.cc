@@ -44,27 +44,29 @@ TEST_CASE_METHOD(Fixture, "a closure that was granted ahead begins with the end 
   CHECK(HasClosures("1", "2"));
   Done(2, milliseconds(3500), false);
   CHECK(HasClosures("2", "2.5"));
-  Done(2, milliseconds(3600), false);  // a repeat
+  Done(2, milliseconds(3600), false);  // the Done is repeated
   CHECK(HasClosures("2", "2.5"));
 }
 
 TEST_CASE_METHOD(Fixture, "a worker waits from its last work to the next grant") {
   Grant(1, milliseconds(1000));
-  CHECK(HasWaits("0", "0"));  // before the job it had nothing to wait for
+  CHECK(HasWaits("0", "0"));  // before its first grant the worker had no job to wait for
   Grant(2, milliseconds(1000));
-  CHECK(HasWaits("1", "0"));  // granted ahead
+  CHECK(HasWaits("1", "0"));  // the second closure was granted before the first one ended
   Done(1, milliseconds(2000), true);
   Done(2, milliseconds(3000), false);
-  times.OnMessageOf(worker, job, false, milliseconds(5000));  // the wait continues
-  Grant(3, milliseconds(7000), /*training=*/false);           // an evaluation ends it
+  times.OnMessageOf(worker, job, false, milliseconds(5000));  // the worker still waits
+  // the grant of an evaluation ends the wait
+  Grant(3, milliseconds(7000), /*training=*/false);
   CHECK(HasWaits("2", "4"));
   Done(3, milliseconds(8000), false);
-  CHECK(HasClosures("2", "2"));  // an evaluation is no training closure
+  CHECK(HasClosures("2", "2"));  // an evaluation is not counted as a training closure
 }
 
 TEST_CASE_METHOD(Fixture, "work that ends without Done has no duration") {
   Grant(1, milliseconds(1000));
-  times.OnMessageOf(worker, job, false, milliseconds(2000));  // it has given the attempt back
+  // the worker has given the attempt back
+  times.OnMessageOf(worker, job, false, milliseconds(2000));
   Grant(2, milliseconds(2500));
   CHECK(HasWaits("1", "0.5"));
   Done(1, milliseconds(3000), true);
@@ -77,7 +79,7 @@ TEST_CASE_METHOD(Fixture, "the histograms of an ended job are not shown") {
   times.EndJob(job);
   CHECK_FALSE(HasClosures("0", "0"));
   CHECK_THAT(registry.PrometheusText(), Catch::Contains("closure_seconds_count{job=\"other\""));
-  Done(1, milliseconds(2000), false);  // late messages change nothing
+  Done(1, milliseconds(2000), false);  // messages of an ended job change nothing
   CHECK_THAT(registry.PrometheusText(), !Catch::Contains("mnist"));
 }
 

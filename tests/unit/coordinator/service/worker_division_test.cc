@@ -1,4 +1,4 @@
-// Tests the division of workers among jobs, with a host that only records.
+// Tests how workers are divided among jobs, with a host that only records its calls.
 #include "coordinator/service/worker_division.h"
 
 #include <catch2/catch.hpp>
@@ -132,7 +132,7 @@ TEST_CASE(
   CHECK(stage.Divide().empty());  // worker 4 still holds work
   stage.host.jobs[kA].holds.erase(TaskId(4));
   stage.host.said.clear();
-  stage.division.Tick(stage.now, true);  // moves do not need a division
+  stage.division.Tick(stage.now, true);  // a worker that has become free is moved in a tick
   CHECK(stage.host.said == Stage::Said{"release 1 4", "introduce 2 4"});
   CHECK(stage.division.workers(kA) == 2);
   CHECK(stage.division.workers(kB) == 2);
@@ -204,7 +204,8 @@ TEST_CASE("a job that begins gets no compensation for the time before it") {
   stage.Begin(kB);
   CHECK(stage.division.worker_seconds(kB) == 0);
   stage.Divide();
-  // If service were counted from 0, the new job would get both workers at the next turn.
+  // If the service that jobs get were counted from 0, a new job would get both workers in the next
+  // turn.
   for (int i = 0; i < 200; ++i) {
     stage.Divide();
     CHECK(stage.division.workers(kB) == 1);

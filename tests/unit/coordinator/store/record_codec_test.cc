@@ -1,4 +1,5 @@
-// Records that the journal writes are read back unchanged, and invalid bytes are refused.
+// Tests that the records of the journal are read back unchanged, and that invalid bytes are
+// refused.
 #include "coordinator/store/record_codec.h"
 
 #include <catch2/catch.hpp>
@@ -76,7 +77,7 @@ TEST_CASE("bytes that are no record or state are refused") {
   state.set_shards(1u << 30);
   CHECK_FALSE(DecodeState(state.SerializeAsString()).ok());
   state.Clear();
-  state.mutable_succeeded()->add_bounds(5);  // an odd count
+  state.mutable_succeeded()->add_bounds(5);  // an odd number of bounds
   CHECK_FALSE(DecodeState(state.SerializeAsString()).ok());
   v1::JournalRecord record;
   record.add_todo_add()->set_shard(1u << 31);

@@ -1,4 +1,4 @@
-// A state store of any kind that can be closed and opened again.
+// Any kind of state store, which can be closed and opened again.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ class Reopenable {
  public:
   virtual ~Reopenable() = default;
   virtual StateStore& store() = 0;
-  virtual void Reopen() = 0;  // as a new process would do
+  virtual void Reopen() = 0;  // does what a new process would do
 };
 
 class ReopenableMemory final : public Reopenable {
@@ -33,7 +33,7 @@ class ReopenableMemory final : public Reopenable {
   MemoryStateStore store_;
 };
 
-// The parts of the daemon around a store on disk.
+// The parts of the daemon that a store on disk needs.
 class SqliteStage {
  public:
   SqliteStoreOptions options;

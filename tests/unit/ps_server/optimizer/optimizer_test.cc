@@ -1,6 +1,6 @@
 // Compares each optimizer over 100 updates with a plain float64 implementation of the formulas in
-// ps_server/optimizer/README.md. Its results must also be bit-equal however the elements are cut,
-// and whether it writes in place or not.
+// ps_server/optimizer/README.md. The results must also have the same bits however the elements are
+// divided, and whether or not the optimizer writes in place.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ State Initial(const optimizers::Settings& settings) {
   return state;
 }
 
-// Makes all updates in runs of `cut` elements, in place or not.
+// Makes all updates, each in runs of `cut` elements, in place or not.
 State Train(const optimizers::Settings& settings, std::size_t cut, bool in_place) {
   const auto made = Optimizer::Create(settings);
   REQUIRE(made.ok());
@@ -95,7 +95,8 @@ std::vector<Element> TrainInFloat64(const ReferenceCase& c) {
   return elements;
 }
 
-// Returns the cases whose rule works on elements, and so on dense shards, too.
+// Returns the cases whose rule works on single elements. These rules can be used for dense shards,
+// too.
 std::vector<ReferenceCase> ElementCases() {
   std::vector<ReferenceCase> cases = ReferenceCases();
   std::erase_if(cases, [](const ReferenceCase& c) { return c.update == nullptr; });
@@ -112,7 +113,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST_CASE("every registered optimizer has a reference case for each of its formulas") {
   for (const optimizers::Descriptor& descriptor : optimizers::All()) {
     INFO(descriptor.defaults.type);
-    // The indices of the rules that the cases of this type choose.
+    // The indices of the rules that the cases of this type use.
     std::set<std::size_t> rules;
     for (const ReferenceCase& c : ReferenceCases()) {
       if (c.settings.type != descriptor.defaults.type) continue;
@@ -181,7 +182,7 @@ TEST_CASE(
   }
 }
 
-// Rows of a table, each with its values and then its states.
+// Returns the rows of a table after training. Each row has its values and then its states.
 std::vector<std::vector<float>> TrainRows(const optimizers::Settings& settings,
                                           std::size_t dimension) {
   const auto made = Optimizer::Create(settings);
@@ -260,7 +261,7 @@ TEST_CASE("the step of a row's Adam is the row's own count") {
   const auto made = Optimizer::Create({.type = "adam", .learning_rate = 0.1});
   REQUIRE(made.ok());
   CHECK(made->counts_per_row());
-  std::vector<float> first(3), late(3);  // dimension 1: value, m, v
+  std::vector<float> first(3), late(3);  // the dimension is 1: value, m, v
   const float g = 2;
   float* rows[] = {first.data(), late.data()};
   const float* gradients[] = {&g, &g};
@@ -271,7 +272,8 @@ TEST_CASE("the step of a row's Adam is the row's own count") {
         Approx(-0.1 * std::sqrt(1 - std::pow(0.999, 1000)) * 0.2 / std::sqrt(0.004)).epsilon(1e-5));
 }
 
-// The numbers are those of Keras 2.9's nadam.py in float64, with its momentum cache as a variable.
+// The numbers were computed with Keras 2.9's nadam.py in float64, whose momentum cache is a
+// variable.
 TEST_CASE("Nadam's updates equal those of Keras, and each row uses its own count") {
   const auto made = Optimizer::Create({.type = "nadam", .learning_rate = 0.01});
   REQUIRE(made.ok());
@@ -298,7 +300,7 @@ TEST_CASE("Nadam's updates equal those of Keras, and each row uses its own count
     CHECK(row[2] == Approx(update.v).epsilon(1e-6));
     CHECK(row == std::vector<float>{value, states[0], states[1]});
   }
-  // Keras' own example: the loss is w^2 / 2 at w = 10, the learning rate 0.2.
+  // The example of Keras: the loss is w^2 / 2 at w = 10, and the learning rate is 0.2.
   const auto keras = Optimizer::Create({.type = "nadam", .learning_rate = 0.2});
   std::vector<float> first = {10, 0, 0}, late = {10, 0, 0};
   float* both[] = {first.data(), late.data()};
@@ -307,7 +309,7 @@ TEST_CASE("Nadam's updates equal those of Keras, and each row uses its own count
   const std::uint32_t counts[] = {1, 100000};
   keras->ApplyRows({2, 1, both, gradients, counts});
   CHECK(std::round(first[0] * 10) == 98);
-  // At t = 100,000 the schedule has reached its end: mu is beta_1 and every correction is 1.
+  // At t = 100,000 the schedule has ended: mu is beta_1 and every correction is 1.
   CHECK(late[0] == Approx(10 - 0.2 * (0.1 * 10 + 0.9 * 1) / std::sqrt(0.1)).epsilon(1e-5));
 }
 
@@ -377,7 +379,7 @@ TEST_CASE("the portable power is within one unit in the last place of the exact 
   CHECK(optimizer::PortablePow(0, 0.5) == 0);
   CHECK(optimizer::PortablePow(0, 0) == 1);
   CHECK(optimizer::PortablePow(1, 0.3) == 1);
-  // A subnormal.
+  // The base is a subnormal number.
   CHECK(optimizer::PortablePow(1e-42f, 0.5) == Approx(std::sqrt(1e-42)).epsilon(1e-2));
   CHECK(std::isinf(optimizer::PortablePow(3e38f, 40)));
 }

@@ -10,7 +10,7 @@
 
 namespace evergrad::ps_server::optimizer {
 
-// One element: its value and the floats of at most two states.
+// One element: its value and at most two optimizer states.
 struct Element {
   double value = 0, states[2] = {0, 0};
 };
@@ -21,10 +21,10 @@ using Update = void (*)(const optimizers::Settings& settings, int t, double g, E
 struct ReferenceCase {
   std::string name;
   optimizers::Settings settings;
-  Update update;  // nullptr for a rule of rows, which has its own test
+  Update update;  // nullptr for a rule of whole rows, which has its own test
 };
 
-// At least one case for every registered type, and one for every formula of a type.
+// Returns at least one case for every registered type, and one for every formula of a type.
 const std::vector<ReferenceCase>& ReferenceCases();
 
 }  // namespace evergrad::ps_server::optimizer

@@ -1,5 +1,5 @@
-// Assignments of shards from the seed, and refusals. Restores and moves are in snapshots_test.cc
-// and moves_test.cc.
+// Tests assignments of shards that begin from the seed, and refusals. Restores and moves are tested
+// in snapshots_test.cc and moves_test.cc.
 #include "ps_server/service/assignments.h"
 
 #include <catch2/catch.hpp>
@@ -43,7 +43,7 @@ struct Fixture {
 
 TEST_CASE_METHOD(Fixture, "a shard is held as loading, and answered once when it is loaded") {
   Submit(AssignOf(5));
-  Submit(AssignOf(5));  // a repeat
+  Submit(AssignOf(5));  // the order is repeated
   REQUIRE(server.directory.Find(kKey, {1, 5}) != nullptr);
   CHECK(server.directory.Find(kKey)->loading);
   CHECK(sent.empty());
@@ -85,7 +85,7 @@ TEST_CASE_METHOD(Fixture, "a malformed Assign changes nothing but the received s
   *message.mutable_assign()->mutable_moved_from() = client::ToProto(ShardEpoch{1, 5});
   Submit(message);
   message = AssignOf(6);
-  message.mutable_assign()->mutable_snapshot()->set_bytes(1);  // no path
+  message.mutable_assign()->mutable_snapshot()->set_bytes(1);  // the snapshot has no path
   Submit(message);
   server.RunAll();
   REQUIRE(sent.size() == 5);

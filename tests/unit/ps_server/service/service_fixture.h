@@ -1,4 +1,4 @@
-// A ShardHost on manual executors. Requests are built, and answers read, as a worker does it.
+// A ShardHost on manual executors. Requests are built, and answers are read, as by a worker.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -44,7 +44,7 @@ struct Reply {
   bool answered = false;
   int order = -1;  // position among the replies of one fixture
   std::optional<absl::Status> failed;
-  // As handed to the transport; they refer to memory of the shards.
+  // The pieces as given to the transport. They refer to memory of the shards.
   std::vector<tensor::SharedBytes> pieces;
   tensor::AlignedBuffer frame;
   wire::Response response;
@@ -81,7 +81,7 @@ class RecordingResponder final : public transport::DataResponder {
   int* answers_;
 };
 
-// A reservation that tells when it is released.
+// A reservation that counts its release.
 class CountedReservation final : public transport::Reservation {
  public:
   explicit CountedReservation(int* released) : released_(released) {}
@@ -116,7 +116,7 @@ struct RequestBuilder {
     push_ids.emplace_back();
     return *push;
   }
-  // Pushes rows of table 0 of a slot.
+  // Adds a push of rows of table 0 of a slot.
   v1::PushSection& PushRows(std::uint32_t shard, std::uint64_t closure, std::uint32_t update,
                             std::vector<std::int64_t> ids, std::vector<float> gradient) {
     v1::PushSection& push = Push(shard, closure, update, std::move(gradient));
@@ -151,7 +151,7 @@ struct RequestBuilder {
   }
 };
 
-// A shard with rows of one element, which the optimizer `counting` sums.
+// Returns a shard with rows of one element. Its optimizer `counting` adds the gradients.
 inline ShardSettings CountingShard(std::uint32_t shard, std::uint64_t rows = 4,
                                    std::uint64_t job = kJob) {
   ShardSettings s;
@@ -164,7 +164,8 @@ inline ShardSettings CountingShard(std::uint32_t shard, std::uint64_t rows = 4,
   return s;
 }
 
-// A slot of one table with rows of two elements, which the optimizer `counting` sums.
+// Returns a slot of one table with rows of two elements. Its optimizer `counting` adds the
+// gradients.
 inline ShardSettings CountingSlot(std::uint32_t shard) {
   ShardSettings s;
   s.job = JobUid(kJob);
@@ -178,11 +179,11 @@ inline ShardSettings CountingSlot(std::uint32_t shard) {
   return s;
 }
 
-// The shards of one executor, for tests of its parts.
+// The shards of one executor, for tests of parts that use them.
 struct ShardsFixture {
   ManualClock clock;
   HostedShards shards;
-  // Its tasks are destroyed before the shards.
+  // The tasks of this executor are destroyed before the shards.
   runtime::ManualExecutor executor{&clock};
   int answers = 0;
 
@@ -209,7 +210,7 @@ struct ShardsFixture {
         std::make_shared<std::atomic<std::uint64_t>>(0), std::move(counters), nullptr);
     return call;
   }
-  // Begins an apply at the shard, as SectionRunner does.
+  // Begins to apply a push to the shard, as SectionRunner does.
   void BeginApply(HostedShard* hosted) {
     ps_server::Push push;
     push.epoch = kEpoch;
@@ -220,7 +221,7 @@ struct ShardsFixture {
     REQUIRE(hosted->shard->applying());
     hosted->applying.emplace();
   }
-  // Ends the apply, and returns the tasks that waited for it.
+  // Ends the apply. Returns the tasks that waited for its end.
   std::vector<std::function<void()>> EndApply(HostedShard* hosted) {
     while (hosted->shard->applying()) hosted->shard->ContinueApply(kTurnBytes);
     hosted->applying.reset();
@@ -229,7 +230,7 @@ struct ShardsFixture {
   const std::vector<float> gradient = std::vector<float>(4, 1);
 };
 
-// The surroundings of one part of the service: the directory, one executor for all shards, and the
+// What one part of the service needs around it: the directory, one executor for all shards, and the
 // control executor. A fixture declares it as its last member, so that the tasks in the executors
 // are destroyed before the part that posted them.
 struct PartSurroundings {
@@ -266,7 +267,7 @@ struct HostFixture {
     options.frame_bytes_max = frame_bytes_max;
     host = std::make_unique<ShardHost>(std::move(options));
   }
-  ~HostFixture() { executors.clear(); }  // posted tasks are destroyed before the host
+  ~HostFixture() { executors.clear(); }  // posted tasks must be destroyed before the host
 
   void RunAll() {
     int ran = 1;

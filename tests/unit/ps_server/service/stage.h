@@ -28,7 +28,7 @@ using namespace std::chrono_literals;  // in tests only
 inline constexpr char kFolder[] = "file:///job";
 inline constexpr char kPlan[] = "plan";
 
-// Files that wait at their opening while the gate is closed.
+// A file system whose Open waits while the gate is closed.
 class GatedFiles final : public fs::FileSystem {
  public:
   explicit GatedFiles(fs::FileSystem* files) : files_(*files) {}
@@ -112,15 +112,16 @@ struct Stage {
   std::unique_ptr<SnapshotWriter> writer;
   std::unique_ptr<Restorer> restorer;
   std::unique_ptr<Images> images;
-  std::unique_ptr<transport::Server> server;       // with a transport: the listener for its peers
-  std::unique_ptr<client::ParameterClient> peers;  // with a transport, too
+  std::unique_ptr<transport::Server> server;       // with `network`: the listener for other servers
+  std::unique_ptr<client::ParameterClient> peers;  // with `network`: the client for other servers
   std::unique_ptr<Control> control;
 
   Mutex mu;
   CondVar changed;
   std::deque<v1::TaskMessage> sent ABSL_GUARDED_BY(mu);
 
-  // With `network`, shards can move from it and to it; its address is server->address().
+  // With `network`, shards can be moved to this server and from it. Its address is
+  // server->address().
   explicit Stage(fs::FileSystem* real = nullptr, transport::Transport* network = nullptr,
                  std::uint64_t images_max = 1ull << 30)
       : gated(real != nullptr ? real : &files) {
@@ -189,7 +190,7 @@ struct Stage {
     gated.Release();
     Stop();
   }
-  void Stop() {  // like Server::Stop
+  void Stop() {  // does what Server::Stop does
     if (control != nullptr) executor->Post([this] { control->OnLost(); });
     if (server != nullptr) server->Shutdown();
     for (const auto& one : executors) one->Shutdown();
@@ -202,7 +203,7 @@ struct Stage {
     peers.reset();
   }
 
-  // Runs the task on the control executor, and returns when it is done.
+  // Runs the task on the control executor, and returns when the task has ended.
   void On(const std::function<void()>& task) {
     runtime::WaitableEvent done;
     executor->Post([&] {
@@ -247,16 +248,16 @@ struct Stage {
     MutexLock lock(&mu);
     return sent.size();
   }
-  // Waits until every executor and I/O thread has ended its work for earlier shards, by a round
-  // trip through both. Gates must be open.
+  // Waits until every executor and I/O thread has finished its work for earlier orders, by a round
+  // trip through each. Gates must be open.
   void Settle() {
-    Give(CutOf({63}));  // not held, so answered at once
+    Give(CutOf({63}));  // the shard is not held, so the order is answered at once
     CHECK(NextDurable().shard() == 63);
     v1::CoordinatorMessage message;
     message.mutable_assign()->CopyFrom(AssignOf(62).assign());
     message.mutable_assign()->mutable_snapshot()->CopyFrom(Source({}));
     message.mutable_assign()->mutable_snapshot()->set_uri("file:///job/none");
-    Give(message);  // behind all orders of the restorer
+    Give(message);  // comes after all earlier orders of the restorer
     CHECK(NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   }
 
@@ -281,7 +282,7 @@ struct Stage {
     assign.set_shards_total(64);
     return message;
   }
-  // Replaces the variable by the only slot of one table with two columns and the optimizer
+  // Replaces the variable by a slot. The slot has one table with two columns, and the optimizer
   // `counting`.
   static void MakeSlot(v1::ShardSpec* spec) {
     spec->clear_variable();
