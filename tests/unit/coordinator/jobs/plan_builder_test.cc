@@ -260,7 +260,7 @@ TEST_CASE("an entry of optimizers that matches no variable is a user's error") {
                                "match=dnse/*; the model has dense/kernel, "));
   spec.optimizers[0].match = "scale";
   CHECK(BuildPlan(spec, Described()).ok());
-  // A setting of a table's optimizer changes the plan, too. The last entry may match no variable.
+  // An entry may also match only tables. The last entry, which has the defaults, may match nothing.
   spec.optimizers[0].match = "emb/*";
   CHECK_FALSE(BuildPlan(spec, Described()).ok());
   v1::DescribeResult d = Described();

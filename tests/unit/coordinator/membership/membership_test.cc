@@ -17,8 +17,8 @@ namespace {
 
 // Runs scripts of these commands. N is the number of a registration.
 //
-//   worker NAME UID | server NAME UID     registers the task; "-" means no name, and "=3" means that
-//                                         the task was given the number 3 before
+//   worker NAME UID | server NAME UID     registers the task; "-" means no name, and "=3" means
+//                                         that the task was given the number 3 before
 //   heard N | closed N | leaving N        a message of N, the end of its stream, its Leaving
 //   host NAME                             sets the host of the tasks that register from here on
 //   at MS                                 moves the clock in steps of 10 ms, with a tick after each

@@ -1,5 +1,5 @@
-// Transcripts between a coordinator and the control of a server: assign, close, seal and drop, and
-// sessions that come and go.
+// Tests transcripts between a coordinator and the control of a server: assign, close, seal and
+// drop, and sessions that begin and end.
 #include "ps_server/service/control.h"
 #include "service_fixture.h"
 #include "tests/support/manual_executor.h"
@@ -17,8 +17,8 @@ struct ControlFixture : HostFixture {
   std::vector<v1::TaskMessage> sent;
   fs::MemoryFileSystem files;
   std::unique_ptr<Control> control;
-  // No order comes here, so their threads never meet these executors. snapshots_test.cc has real
-  // ones.
+  // No order of these tests reaches the writer or the restorer, so their threads never post to
+  // these executors. snapshots_test.cc tests them with real executors.
   RealClock real_clock;
   SnapshotWriter writer;
   Restorer restorer;
@@ -183,7 +183,7 @@ TEST_CASE("two jobs with equal variable names have values, counters and reports 
                                    JobUidString(JobUid(kJob)) + "\"} 32\n"));
   CHECK_THAT(text, Catch::Contains("evergrad_ps_server_job_shards{job=\"two\",job_uid=\"" +
                                    JobUidString(JobUid(kOther)) + "\"} 2\n"));
-  // One job ends: it is removed, and the other one is unchanged.
+  // One job ends. It must be removed, and the other job must not change.
   v1::CoordinatorMessage ended;
   ended.mutable_job_ended()->set_job_uid(kOther);
   f.control->OnMessage(ended);
@@ -199,7 +199,7 @@ TEST_CASE(
     "seed") {
   ControlFixture f;
   f.Give(ControlFixture::AssignOf(0));
-  f.Give(ControlFixture::AssignOf(0));  // while loading: one answer in all
+  f.Give(ControlFixture::AssignOf(0));  // the shard is still loading: both orders get one answer
   CHECK(f.Take().size() == 1);
   RequestBuilder request;
   request.Push(0, 0, 0, Floats(4, 1));
@@ -223,7 +223,7 @@ TEST_CASE(
   CHECK(f.Report()[0].lsn() == 0);
   CHECK(f.Send(request)->push() == v1::STALE);
   *request.header.mutable_pushes(0)->mutable_epoch() = client::ToProto(ShardEpoch{1, 8});
-  CHECK(f.Send(request)->push() == v1::REFUSED);  // closure 0 was cancelled
+  CHECK(f.Send(request)->push() == v1::REFUSED);  // closure 0 was cancelled, so it is refused
   CHECK(client::FromProto(f.Hello().shards(0).refused())->Contains(0));
 }
 
@@ -282,11 +282,11 @@ TEST_CASE(
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].closed().taken());
   CHECK(client::FromProto<MapVersion>(sent[0].closed().version()) == MapVersion{1, 3});
-  f.Close(1, {1, 1}, {2}, {});  // computed before the shard's start
+  f.Close(1, {1, 1}, {2}, {});  // this Close was computed before the shard's start
   CHECK_FALSE(f.Take()[0].closed().taken());
   f.Close(1, {1, 3}, {2}, {}, {1, 4});  // another epoch
   CHECK_FALSE(f.Take()[0].closed().taken());
-  f.Close(3, {1, 3}, {2}, {});  // not held
+  f.Close(3, {1, 3}, {2}, {});  // the shard is not held
   CHECK_FALSE(f.Take()[0].closed().taken());
   const v1::Hello hello = f.Hello();
   CHECK(*client::FromProto(hello.shards(0).done()) == IntervalSet{0, 1});
@@ -299,7 +299,7 @@ TEST_CASE(
   CHECK(reply->push(0) == v1::DUPLICATE);
   CHECK(reply->push(1) == v1::REFUSED);
   CHECK(reply->push(2) == v1::APPLIED);
-  // A malformed set changes nothing.
+  // A Close with a malformed set must change nothing.
   v1::CoordinatorMessage message;
   message.mutable_close()->set_job_uid(kJob);
   message.mutable_close()->set_shard(1);
@@ -318,7 +318,7 @@ TEST_CASE(
   f.Give(ControlFixture::AssignOf(1));
   f.connected = false;
   f.control->OnLost();
-  const v1::Hello hello = f.Hello();  // dialing: both are still loading
+  const v1::Hello hello = f.Hello();  // the server is dialing, and both shards are still loading
   CHECK(hello.shards(0).loading());
   CHECK(f.Take().empty());
   RequestBuilder request;
@@ -330,10 +330,10 @@ TEST_CASE(
   CHECK(sent[0].assigned().ok());
   CHECK(sent[1].assigned().ok());
   f.Register(2);
-  CHECK(f.Take().empty());  // sent once only
+  CHECK(f.Take().empty());  // it is sent only once
   CHECK(f.Hello().highest_term() == 2);
   CHECK(f.Hello().life_id() == 200);
-  f.Register(1);  // a term that has passed
+  f.Register(1);  // an earlier term
   CHECK(f.Hello().highest_term() == 2);
 }
 
@@ -345,7 +345,7 @@ TEST_CASE("an answer to a session that has ended is not sent in the next one") {
   f.control->OnLost();
   f.Register(1);
   CHECK(f.Take().empty());
-  // The push was taken all the same, and the hello said so.
+  // The Close was accepted although its answer was not sent, and the Hello says so.
   CHECK(f.Hello().shards(0).done().bounds_size() == 2);
 }
 
@@ -367,7 +367,7 @@ TEST_CASE("a seal is answered, and every later push is refused") {
   CHECK(reply->push() == v1::REFUSED);
   CHECK(reply->pull() == v1::VALUES);
   CHECK(f.Report()[0].open_closures() == 0);
-  message.mutable_seal()->set_shard(5);  // not held: counts as sealed
+  message.mutable_seal()->set_shard(5);  // a shard that is not held counts as sealed
   f.control->OnMessage(message);
   CHECK(f.Take()[0].sealed().shard() == 5);
 }
@@ -385,7 +385,7 @@ TEST_CASE("Drop and the end of a job release all memory") {
   f.control->OnMessage(drop);
   CHECK(f.Report().size() == 2);
   CHECK(f.Hello().shards_size() == 2);
-  f.Give(ControlFixture::AssignOf(3));  // still loading when the job ends
+  f.Give(ControlFixture::AssignOf(3));  // the shard is still loading when the job ends
   v1::CoordinatorMessage ended;
   ended.mutable_job_ended()->set_job_uid(kJob);
   ended.mutable_job_ended()->set_state("CANCELLED");
@@ -484,7 +484,7 @@ TEST_CASE_METHOD(ControlFixture,
   CHECK(control->jobs_named() == 2);
   for (std::uint64_t uid = 10000; uid < 11000; ++uid) tell(uid);
   CHECK(control->jobs_named() <= 256);
-  Register(2);  // no job runs; one is held
+  Register(2);  // no job runs, but the server holds one
   CHECK(control->jobs_named() == 1);
 }
 

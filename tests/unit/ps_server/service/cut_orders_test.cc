@@ -1,4 +1,5 @@
-// Orders to cut that are answered at once. Those that reach the writer are in snapshots_test.cc.
+// Tests cut orders that are answered at once. Orders that reach the writer are tested in
+// snapshots_test.cc.
 #include "ps_server/service/cut_orders.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// Tests pushes that the coordinator has not granted to their sender (LEDGER line 35), and which of
-// them a sender's certificate allows.
+// Tests pushes that the coordinator has not granted to their sender (LEDGER line 35), and which
+// pushes a sender's certificate allows.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
@@ -22,7 +22,7 @@ struct Guarded : HostFixture {
   }
 };
 
-// A push of closure 3, attempt (1, 1), by worker/7, with the proof that it was granted.
+// Returns a push by worker/7, of closure 3 and attempt (1, 1), with the proof of its grant.
 RequestBuilder Granted(std::uint32_t shard = 1) {
   RequestBuilder request;
   request.header.set_client_name("worker/7");

@@ -1,5 +1,5 @@
-// A shard is moved from one server to another (LEDGER line 22). Both are whole except for their
-// daemons, over the in-process transport.
+// Tests moves of a shard from one server to another (LEDGER line 22). Both servers are complete
+// except for their daemons, and use the in-process transport.
 #include "stage.h"
 #include "tests/support/inproc/inproc_transport.h"
 
@@ -72,7 +72,8 @@ TEST_CASE(
     "a moved shard is the same at its next server: values, states, ledger with open closures, "
     "counters, lsn, start") {
   Pair pair;
-  const std::uint64_t rows = 300'000;  // several pieces, more than one chunk
+  // the file has several pieces, and the shard more than one chunk
+  const std::uint64_t rows = 300'000;
   for (const std::uint32_t shard : {0u, 1u}) {
     pair.from.Hold(shard, rows);
     for (std::uint32_t u = 0; u < 3; ++u)
@@ -85,10 +86,10 @@ TEST_CASE(
   const v1::ShardStopped stopped = pair.Stop(1);
   REQUIRE_FALSE(stopped.has_error());
   CHECK(stopped.bytes() > 2 * rows * sizeof(float));
-  // The shard is stopped: it admits no push, serves no pull, and closes nothing. The other shard
-  // continues.
+  // The shard is stopped: it must accept no push, answer no pull, and close nothing. The other
+  // shard must continue.
   CHECK(pair.from.Push(1, 7, 3, kEpoch, rows) == v1::STALE);
-  // Not even a duplicate is recognized any more.
+  // A stopped shard does not recognize duplicates either.
   CHECK(pair.from.Push(1, 7, 2, kEpoch, rows) == v1::STALE);
   CHECK(PullOf(pair.from, 1) == v1::PULL_STALE);
   pair.from.Give(Stage::CloseOf(1, {3}, {}));
@@ -101,7 +102,7 @@ TEST_CASE(
   CHECK(pair.from.Push(0, 7, 3, kEpoch, rows) == v1::APPLIED);
 
   REQUIRE_FALSE(pair.Receive(stopped, rows).has_error());
-  // The shard was received, but belongs to no server yet.
+  // The target has received the shard, but no server owns it yet.
   CHECK(pair.to.Hello().shards_size() == 0);
   CHECK(pair.to.Push(1, 7, 3, kEpoch, rows) == v1::STALE);
   CHECK(pair.to.Push(1, 7, 3, kNext, rows) == v1::STALE);
@@ -119,7 +120,7 @@ TEST_CASE(
   const v1::HeldShard held = pair.to.Hello().shards(0);
   CHECK(client::FromProto(held.done())->ToString() == IntervalSet({1, 2}).ToString());
   CHECK(client::FromProto(held.refused())->ToString() == IntervalSet({5}).ToString());
-  // An update that was in the state is a duplicate at the target; any other update is applied.
+  // At the target, an update that was in the state is a duplicate, and any other update is applied.
   CHECK(pair.to.Push(1, 7, 2, kNext, rows) == v1::DUPLICATE);
   CHECK(pair.to.Push(1, 2, 0, kNext, rows) == v1::DUPLICATE);
   CHECK(pair.to.Push(1, 5, 0, kNext, rows) == v1::REFUSED);
@@ -143,8 +144,8 @@ TEST_CASE(
   const v1::ShardStopped first = pair.Stop(0), again = pair.Stop(0);
   REQUIRE_FALSE(first.has_error());
   CHECK(first.sha256() == again.sha256());
-  // A Hello names the life for which the shard stopped, the first one. A shard that a former life
-  // stopped is not held any more [22].
+  // A Hello names the life for which the shard was stopped first. A shard that a former life
+  // stopped does not count as held [22].
   CHECK(pair.from.Hello().shards(0).stopped_in() == 1);
   pair.from.On([&] { pair.from.control->OnLost(); });
   pair.from.Register(2);
@@ -152,7 +153,7 @@ TEST_CASE(
   CHECK(pair.from.Hello().shards(0).stopped_in() == 1);
   CHECK(pair.Stop(0, kNext).error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   CHECK(pair.Stop(5).error().code() == static_cast<int>(absl::StatusCode::kNotFound));
-  // The shard can still be sealed, cut and dropped, because the job may end meanwhile.
+  // A stopped shard can still be sealed, cut and dropped, because the job may end meanwhile.
   const v1::ShardFile file = pair.from.Cut(0);
   CHECK(file.lsn() == 1);
 }
@@ -189,17 +190,18 @@ TEST_CASE(
         absl::StatusCode::kNotFound);
   CHECK(refused([](v1::ReceiveShard& r) { r.mutable_from()->set_address("nobody"); }) ==
         absl::StatusCode::kUnavailable);
-  // The Assign names a state that this server does not have, or that came from another epoch.
+  // First the Assign names a state that this server does not have, and then one that came from
+  // another epoch.
   pair.to.Give(Pair::AssignMoved(0));
   CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
   pair.to.Give(Pair::AssignMoved(0, 4, {1, 4}));
   CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   pair.to.Give(Pair::AssignMoved(0));
-  // The wrong Assign removed it.
+  // The wrong Assign has removed the received state.
   CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   CHECK(pair.to.Hello().shards_size() == 0);
-  // The shard is dropped at its source.
+  // After the shard is dropped at its source, it cannot be received.
   pair.from.Give(Stage::DropOf(0));
   CHECK(refused([](v1::ReceiveShard&) {}) == absl::StatusCode::kNotFound);
 }
@@ -219,7 +221,7 @@ TEST_CASE(
   pair.to.Register();
   gone();
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
-  pair.to.Give(Stage::DropOf(0, kNext));  // another epoch: changes nothing
+  pair.to.Give(Stage::DropOf(0, kNext));  // this order is for another epoch and changes nothing
   pair.to.Give(Stage::DropOf(0));
   gone();
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
@@ -288,7 +290,7 @@ TEST_CASE(
     stage.Give(Pair::StopOf(shard));
     return stage.Next().stopped();
   };
-  const std::uint64_t rows = 80'000;  // 640 KB with its slot
+  const std::uint64_t rows = 80'000;  // 640 KB, including the optimizer state
   stage.Hold(0, rows);
   stage.Hold(1, rows);
   stage.Hold(2, 3 * rows);
@@ -354,7 +356,7 @@ TEST_CASE(
     const v1::PushAnswer answer = replies[u]->reply->push();
     applied += answer == v1::APPLIED;
     stale += answer == v1::STALE;
-    // As a worker resends what is not settled; here all of it.
+    // A worker sends unsettled updates again. Here all updates are sent again.
     const auto again = push(pair.to, u, kNext);
     again->event.Wait();
     CHECK(again->reply->push() == (answer == v1::APPLIED ? v1::DUPLICATE : v1::APPLIED));

@@ -1,5 +1,5 @@
-// The shards that are moved to this server: orders that are refused, that fail, and that end. The
-// way of a whole shard is in moves_test.cc.
+// Tests orders to receive shards that are moved to this server: orders that are refused, that fail,
+// and that end. A complete move is tested in moves_test.cc.
 #include "ps_server/service/received_shards.h"
 
 #include <catch2/catch.hpp>
@@ -48,7 +48,7 @@ struct Fixture {
     received.emplace(std::move(options));
   }
   ~Fixture() { End(); }
-  // Ends as a server does: after this no callback runs.
+  // Ends the parts in the order of a server's end. Afterwards no callback runs.
   void End() {
     restorer.reset();
     executor.Shutdown();
@@ -62,7 +62,7 @@ struct Fixture {
     });
     ran.Wait();
   }
-  // An order for a shard of a server that does not exist.
+  // Returns an order to receive a shard from a server that does not exist.
   static v1::ReceiveShard OrderOf() {
     v1::ReceiveShard receive;
     receive.set_job_uid(kJob);
@@ -129,7 +129,7 @@ TEST_CASE("a read that was cancelled is not answered") {
     begun = f.received->Begin(Fixture::OrderOf());
     f.received->Forget(kKey, {1, 99});        // another epoch
     f.received->ForgetJob(JobUid(kJob + 1));  // another job
-    taken = f.received->Take(kKey, kEpoch);   // The shard is being read.
+    taken = f.received->Take(kKey, kEpoch);   // The shard is still being read.
     if (way == 0) f.received->Forget(kKey);
     if (way == 1) f.received->Forget(kKey, kEpoch);
     if (way == 2) f.received->ForgetJob(JobUid(kJob));

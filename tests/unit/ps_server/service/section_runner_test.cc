@@ -51,7 +51,7 @@ TEST_CASE_METHOD(Fixture, "an admitted push is answered and counted when its app
   CHECK(hosted->shard->Values() == std::vector<float>{1, 2, 3, 4});
 }
 
-// A push and a pull of `sender` to shard 0, in the order of a request.
+// Returns a request of `sender` with a push to shard 0 and, if `pulls`, a pull of it afterwards.
 RequestBuilder RequestOf(const std::string& sender, std::uint64_t closure, bool pulls) {
   RequestBuilder builder;
   builder.header.set_client_name(sender);
@@ -72,20 +72,20 @@ TEST_CASE_METHOD(Fixture,
     if (pulls) runner.RunPull(hosted, call.Pull());
     CHECK(call.reply->push() == v1::APPLIED);
   };
-  // Updates by how old their gradients were: at most 0, 1, 2 updates.
+  // Returns how many updates had gradients that were at most 0, 1 and 2 updates old.
   const auto seen = [&] {
     const std::vector<std::uint64_t> counts = of_job->staleness.Read().cumulative;
     return std::vector<std::uint64_t>(counts.begin(), counts.begin() + 3);
   };
-  run("worker/0", 0, true);  // it has pulled nothing before
+  run("worker/0", 0, true);  // the sender has pulled nothing before, so this update is not counted
   CHECK(of_job->staleness.Read().cumulative.back() == 0);
   run("worker/0", 1, true);
   CHECK(seen() == std::vector<std::uint64_t>{1, 1, 1});
   run("worker/1", 2, true);
-  run("worker/0", 3, false);  // the update of worker/1 came between
+  run("worker/0", 3, false);  // one update old, because of the update of worker/1
   CHECK(seen() == std::vector<std::uint64_t>{1, 2, 2});
-  run("worker/0", 4, false);  // and now its own, because it has not pulled
-  run("worker/1", 5, true);   // two of worker/0
+  run("worker/0", 4, false);  // two updates old: it has not pulled since its own last update
+  run("worker/1", 5, true);   // two updates old, because of two updates of worker/0
   CHECK(seen() == std::vector<std::uint64_t>{1, 2, 4});
   RequestBuilder skip = RequestOf("worker/1", 6, false);
   skip.header.mutable_pushes(0)->set_kind(v1::SKIP);

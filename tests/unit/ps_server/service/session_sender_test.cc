@@ -53,7 +53,7 @@ TEST_CASE_METHOD(Fixture,
   CHECK(sent[1].assigned().shard() == 7);
   CHECK(sent[1].assigned().ok());
   Connect();
-  CHECK(sent.size() == 2);  // sent once only
+  CHECK(sent.size() == 2);  // each message was sent only once
 }
 
 TEST_CASE_METHOD(Fixture, "kept answers end with their job") {

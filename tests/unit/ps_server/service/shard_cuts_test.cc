@@ -1,4 +1,4 @@
-// Cuts of dense shards. The slices of a table's cut are in snapshots_test.cc.
+// Tests cuts of dense shards. The slices of a table's cut are tested in snapshots_test.cc.
 #include "ps_server/service/shard_cuts.h"
 
 #include <catch2/catch.hpp>

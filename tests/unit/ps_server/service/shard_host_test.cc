@@ -36,7 +36,8 @@ TEST_CASE("one request is split over its shards and answered once, in its own or
     CHECK(reply->response.header->pushes(i).shard() == request.header.pushes(i).shard());
   }
   REQUIRE(reply->response.header->pulls_size() == 3);
-  CHECK(reply->values(0) == Floats(4, 7));  // the push of the same request came first
+  // the push of the same request is applied before the pull
+  CHECK(reply->values(0) == Floats(4, 7));
   CHECK(reply->values(1) == Floats(4, 0));
   CHECK(reply->values(2) == Floats(4, 6));
   CHECK(reply->response.header->pulls(0).vlsn() == 1);
@@ -226,7 +227,7 @@ TEST_CASE("S6: garbage is answered with an error for the frame, and nothing has 
     const auto reply = f.Start(std::move(bytes));
     f.RunAll();
     REQUIRE(reply->answered);
-    if (!reply->response.header->has_error()) continue;  // a length that happens to be right
+    if (!reply->response.header->has_error()) continue;  // the length is right by chance
     ++refused;
     CHECK(reply->response.header->error().code() ==
           static_cast<int>(absl::StatusCode::kInvalidArgument));
@@ -253,7 +254,7 @@ TEST_CASE(
   CHECK_THAT(reply->response.header->pulls(1).message(),
              Catch::Matchers::Contains(
                  "the values exceed the reservation of the request: shard=0 bytes=400000"));
-  // 65,536 pulls would be 26 GB of references, so the server's own limit must refuse them.
+  // 65,536 pulls would refer to 26 GB of values, so the server's own limit must refuse them.
   RequestBuilder greedy;
   greedy.header.set_response_bytes_max(~0ull);
   for (int i = 0; i < 3000; ++i) greedy.Pull(0);
@@ -315,7 +316,7 @@ TEST_CASE(
   f.RunAll();
   CHECK(reply->order < 3);
   for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->answered);
-  // Each saw its own push and those before.
+  // Each pull saw the push of its request and those before it.
   for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->values()[0] == static_cast<float>(u + 1));
 }
 
@@ -330,9 +331,10 @@ TEST_CASE(
   pull.Pull(0);
   push.Push(0, 0, 0, Floats(large, 1));
   small.Pull(1);
-  const auto before = f.Send(pull);  // holds every chunk: the apply writes out of place
+  // this answer holds every chunk, so the next apply cannot write in place
+  const auto before = f.Send(pull);
   const auto pushed = f.Start(push.Frame()), after = f.Start(pull.Frame());
-  const auto pulled = f.Start(small.Frame());  // finds the apply begun
+  const auto pulled = f.Start(small.Frame());  // this pull comes while the apply is in progress
   f.RunAll();
   REQUIRE(before->answered);
   REQUIRE(pulled->answered);
@@ -354,7 +356,7 @@ TEST_CASE(
 TEST_CASE(
     "in the middle of an apply: Close is taken, Seal and reports wait for its end, Drop answers it "
     "with STALE") {
-  const std::uint64_t large = (4 << 20) / sizeof(float);  // four turns
+  const std::uint64_t large = (4 << 20) / sizeof(float);  // an apply of four turns
   RequestBuilder push, next;
   push.Push(0, 0, 0, Floats(large, 1));
   next.Push(0, 1, 0, Floats(large, 1));
@@ -365,7 +367,8 @@ TEST_CASE(
 
   std::vector<std::string> order;
   std::vector<v1::ShardState> states;
-  const auto reply = f.Start(push.Frame());  // its first turn comes before what is posted now
+  // the first turn of the apply comes before tasks that are posted from now on
+  const auto reply = f.Start(push.Frame());
   const auto late = f.Start(next.Frame());
   shards.Close(key, kEpoch, {1, 9}, IntervalSet::Range(0, 1), {},
                [&](bool taken) { order.push_back(taken ? "closed" : "ignored"); });
@@ -410,12 +413,12 @@ TEST_CASE("a shard that is dropped while it is next in its executor's queue is n
     for (const std::uint32_t shard : shards) request.Pull(shard);
     return f.Send(request);
   };
-  CHECK(pull({0})->pull() == v1::VALUES);  // 1 is expected
+  CHECK(pull({0})->pull() == v1::VALUES);  // shard 1 would be next
   f.host->shard_executor(ShardId(0)).Drop({JobUid(kJob), ShardId(1)}, kEpoch);
   const auto without = pull({1, 2});
   CHECK(without->pull(0) == v1::PULL_STALE);
   CHECK(without->pull(1) == v1::VALUES);
-  CHECK(pull({0})->pull() == v1::VALUES);  // 2 is expected
+  CHECK(pull({0})->pull() == v1::VALUES);  // shard 2 would be next
   f.Hold(CountingShard(1));
   RequestBuilder push;
   push.Push(1, 0, 0, Floats(4, 1));
@@ -432,7 +435,7 @@ TEST_CASE(
     "digests is not delayed") {
   HostFixture f(1);
   constexpr std::uint32_t kShards = 16;
-  // A turn each.
+  // The digest of each shard takes one turn.
   for (std::uint32_t shard = 0; shard < kShards; ++shard) f.Hold(CountingShard(shard, 262144));
   f.Hold(CountingShard(0, 4, kJob + 1));
   const std::vector<v1::ShardState> want = f.Report();
@@ -457,7 +460,7 @@ TEST_CASE(
   const int one = cost(1);
   CHECK(one >= static_cast<int>(kShards));
   CHECK(cost(20) <= one + 2 * 20);
-  // The sums of another job are kept apart.
+  // The digests of another job are computed separately.
   std::size_t other = 0, all = 0;
   f.host->Report(JobUid(kJob + 1), true,
                  [&](std::vector<v1::ShardState> states) { other = states.size(); });
@@ -465,7 +468,7 @@ TEST_CASE(
   f.RunAll();
   CHECK(other == 1);
   CHECK(all == kShards + 1);
-  // A shard that is dropped meanwhile is not waited for.
+  // A report must not wait for a shard that is dropped meanwhile.
   std::size_t left = 0;
   f.host->Report(JobUid(kJob), true,
                  [&](std::vector<v1::ShardState> states) { left = states.size(); });
@@ -528,7 +531,7 @@ TEST_CASE("Drop removes only the epoch that it names; dropping a job removes all
 TEST_CASE(
     "a cut in the middle of an apply is the state between two updates, and a dropped shard answers "
     "it") {
-  constexpr std::uint64_t kRows = 1'000'000;  // four turns of an apply
+  constexpr std::uint64_t kRows = 1'000'000;  // an apply of four turns
   const ShardKey key{JobUid(kJob), ShardId(0)};
   HostFixture f(1);
   f.Hold(CountingShard(0, kRows));
@@ -539,8 +542,8 @@ TEST_CASE(
   const auto take = [&](absl::StatusOr<ShardCut> cut) { cuts.push_back(std::move(cut)); };
   ShardExecutor& shards = f.host->shard_executor(ShardId(0));
   auto reply = f.Start(request.Frame());
-  shards.Cut(key, kEpoch, take);  // comes after the first MiB
-  shards.Cut(key, {1, 4}, take);  // another epoch: at once
+  shards.Cut(key, kEpoch, take);  // it comes after the first MiB of the apply
+  shards.Cut(key, {1, 4}, take);  // this epoch is not held, so it is answered at once
   f.RunAll();
   REQUIRE(reply->answered);
   REQUIRE(cuts.size() == 2);
@@ -556,7 +559,8 @@ TEST_CASE(
     CHECK(whole);
   };
   check(*cuts[1], 1);
-  // The shard is sealed: the cut contains the admitted pushes and nothing else.
+  // The shard is sealed. The cut must contain the pushes that were admitted before, and nothing
+  // else.
   cuts.clear();
   RequestBuilder third;
   third.Push(0, 0, 2, Floats(kRows, 1));
@@ -566,8 +570,8 @@ TEST_CASE(
   f.RunAll();
   REQUIRE(cuts.size() == 1);
   check(*cuts[0], 3);
-  // The shard is dropped while the cut waits; then an executor ends first. In both cases the
-  // function is not called.
+  // First the shard is dropped while the cut waits. In the second case the executor ends while a
+  // cut waits. In both cases the function must not be called.
   cuts.clear();
   f.Hold(CountingShard(0, kRows), {1, 6});
   v1::PushSection& push = *third.header.mutable_pushes(0);
@@ -657,8 +661,8 @@ TEST_CASE(
   section.set_kind(v1::SKIP);
   section.set_skip_reason("nan");
   CHECK(f.Send(skip)->push() == v1::APPLIED);
-  // A repeat brings values again and no update. Refused and stale requests do not count as the
-  // shard's traffic.
+  // A repeated push gets values again and is not counted as an update. Refused and stale requests
+  // must not count as traffic of the shard.
   CHECK(f.Send(request)->push() == v1::DUPLICATE);
   RequestBuilder stale;
   *stale.Push(2, 0, 0, Floats(4, 1)).mutable_epoch() = client::ToProto(ShardEpoch{1, 4});
@@ -694,7 +698,7 @@ TEST_CASE(
   REQUIRE(reply->failed.has_value());
   CHECK(reply->failed->code() == absl::StatusCode::kInternal);
   CHECK(f.Report()[0].lsn() == 0);
-  reply = f.Send(request);  // applied, its answer is lost
+  reply = f.Send(request);  // the push is applied, and its answer is lost
   CHECK_FALSE(reply->answered);
   CHECK(f.Report()[0].lsn() == 1);
   CHECK(f.Send(request)->push() == v1::DUPLICATE);
@@ -720,8 +724,8 @@ TEST_CASE("failpoints: a delay delays its shard, keeps its order, and affects no
   CHECK(b->values() == Floats(4, 1));
 }
 
-// ThreadSanitizer checks this one: real executors, requests from several threads, and control
-// messages in between.
+// This test is useful under ThreadSanitizer. It has real executors, requests from several threads,
+// and control messages in between.
 TEST_CASE("many callers on real executors: every update is applied once") {
   std::vector<std::unique_ptr<runtime::ThreadExecutor>> executors;
   metrics::Registry registry;
@@ -760,7 +764,7 @@ TEST_CASE("many callers on real executors: every update is applied once") {
       callers.emplace_back("caller", [&, caller] {
         for (std::uint32_t u = 0; u < kUpdates; ++u) {
           RequestBuilder request;
-          // Brief work is run by its caller where an executor is idle.
+          // If an executor is idle, short work is run on the caller's thread.
           if (caller != 0) request.header.set_response_bytes_max(4096);
           for (std::uint32_t shard = 0; shard < kShards; ++shard)
             request.Push(shard, static_cast<std::uint64_t>(caller), u, Floats(4, 1));
@@ -809,7 +813,7 @@ TEST_CASE(
     runtime::WaitableEvent* const answered_;
   };
   const auto answered_here = [&](const RequestBuilder& request) {
-    // The executor's thread reports that it is idle only when it is; then it is lent to the caller.
+    // The executor can be lent to the caller only when its thread is idle.
     while (!executor.RunIfIdle([] {})) {
     }
     std::thread::id by;
@@ -856,8 +860,8 @@ TEST_CASE(
   CHECK(reply->values(1) == std::vector<float>{3, 4, 0, 0, 1, 2});
   CHECK(f.Send(both)->push(0) == v1::DUPLICATE);
 
-  // The rows of the second pull need more bytes than the request allows for its answer, so the pull
-  // is refused, and the server reserves no memory for it.
+  // The rows of the second pull need more bytes than the request allows for its answer. The pull
+  // must be refused without any memory being reserved for it.
   RequestBuilder greedy;
   greedy.header.set_response_bytes_max(63);
   greedy.PullRows(1, std::vector<std::int64_t>(5, 7));

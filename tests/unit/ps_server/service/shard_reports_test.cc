@@ -68,12 +68,12 @@ TEST_CASE_METHOD(Fixture, "a shard that is dropped before its turn is not report
 }
 
 TEST_CASE_METHOD(Fixture, "reports with digests share the sums that are pending") {
-  // Each shard fills a task: 512 KiB of values, and as much state.
+  // The digest of each shard takes one task: it has 512 KiB of values, and as much optimizer state.
   constexpr std::uint64_t kRows = 128 * 1024;
   for (std::uint32_t shard = 0; shard < 3; ++shard) Add(CountingShard(shard, kRows));
-  Begin(true);  // sums shard 0
+  Begin(true);  // its digest of shard 0 is computed at once
   CHECK(made.empty());
-  Begin(true);  // lacks the sum of shard 0
+  Begin(true);  // the digest of shard 0 must be computed again for this report
   CHECK(executor.RunReady() == 3);
   REQUIRE(made.size() == 2);
   for (const auto& states : made) {

@@ -1,5 +1,5 @@
-// Tests orders to cut and shards restored from files, on real executors and I/O threads: what the
-// coordinator is told, and what workers see meanwhile.
+// Tests orders to cut and shards that are restored from files, on real executors and I/O threads.
+// The tests check what the coordinator is told, and what workers see meanwhile.
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -47,8 +47,8 @@ TEST_CASE("a cut is restored bit for bit under a new owner, including the open c
     CHECK(std::string(reinterpret_cast<const char*>(report->sha256.data()), 32) == file.sha256());
     CHECK(report->value_digest == states[shard].digest());
     CHECK(report->header.plan_fingerprint() == kPlan);
-    // Everything to the last field is compared: the second variable of a plan could not be resumed
-    // without its index.
+    // All fields of the shard's description are compared. For example, the second variable of a
+    // plan could not be resumed without its index.
     CHECK(report->header.dense().SerializeAsString() ==
           Stage::AssignOf(shard).assign().spec().SerializeAsString());
   }
@@ -57,8 +57,8 @@ TEST_CASE("a cut is restored bit for bit under a new owner, including the open c
   a.On([] {});
   CHECK_THAT(a.Log(), Catch::Matchers::Contains("info snapshot written: shards=3 bytes="));
 
-  // More updates are applied, then the owner is lost. The same server gets the shard back from the
-  // file.
+  // More updates are applied, then the owner is lost. The same server must get the shard back from
+  // the file.
   REQUIRE(a.Push(1, 7, 9) == v1::APPLIED);
   v1::CoordinatorMessage assign = Stage::RestoreOf(files[1], {1, 8});
   *assign.mutable_assign()->mutable_refused() = client::ToProto(IntervalSet{30});
@@ -68,7 +68,8 @@ TEST_CASE("a cut is restored bit for bit under a new owner, including the open c
   REQUIRE(restored.size() == 3);
   CHECK(restored[1].digest() == states[1].digest());
   CHECK(restored[1].slot_digest() == states[1].slot_digest());
-  CHECK(restored[1].lsn() == states[1].lsn() + 1);  // `refused` has grown
+  // the set `refused` has grown, which counts as an event
+  CHECK(restored[1].lsn() == states[1].lsn() + 1);
   CHECK(restored[1].vlsn() == states[1].vlsn());
   CHECK(restored[1].updates_applied() == states[1].updates_applied());
   CHECK(restored[1].open_closures() == 1);
@@ -85,11 +86,11 @@ TEST_CASE("a cut is restored bit for bit under a new owner, including the open c
   CHECK(a.Push(1, 2, 0, epoch) == v1::DUPLICATE);
   CHECK(a.Push(1, 5, 0, epoch) == v1::REFUSED);
   CHECK(a.Push(1, 30, 0, epoch) == v1::REFUSED);
-  CHECK(a.Push(1, 7, 9, epoch) == v1::APPLIED);  // it was not in the file
+  CHECK(a.Push(1, 7, 9, epoch) == v1::APPLIED);  // this update was not in the file
   CHECK_THAT(a.Log(),
              Catch::Matchers::Contains(absl::StrCat("info shard restored: shard=1 file=", kFolder,
                                                     "/", files[1].file(), " lsn=")));
-  // The restored shards are cut again.
+  // The restored shards must be cut again, and not count as unchanged.
   CHECK(a.Cut(1, epoch).file() != files[1].file());
 }
 
@@ -147,8 +148,8 @@ TEST_CASE(
     const auto count = static_cast<float>(inside);
     CHECK(shared->reply->values() == std::vector<float>{count, count, count, count, 0, 0});
     updates = static_cast<std::uint32_t>(inside);
-    // The job's memory here is what its table holds, made by pushes or restored: rows and slots,
-    // the index, and spare memory for more of them.
+    // The memory of the job is that of its table, whether the rows were pushed or restored. It
+    // consists of values and optimizer state, the index, and spare memory for more rows.
     a.On([&] { progress = a.control->Progress(); });
     REQUIRE(progress.jobs_size() == 1);
     CHECK(progress.jobs(0).bytes() == a.Report()[0].tables(0).memory_bytes());
@@ -264,7 +265,7 @@ TEST_CASE(
   REQUIRE(a.Hello().shards_size() == 1);
   CHECK(a.Hello().shards(0).loading());
   CHECK(client::FromProto<ShardEpoch>(a.Hello().shards(0).epoch()) == ShardEpoch{1, 8});
-  CHECK(a.Report().empty());  // the old copy is gone before memory for the new one is taken
+  CHECK(a.Report().empty());  // the old copy must be freed before memory for the new one is taken
   RequestBuilder request;
   *request.Push(0, 0, 1, Floats(4, 1)).mutable_epoch() = client::ToProto(ShardEpoch{1, 8});
   const auto shared = a.Start(request);
@@ -278,7 +279,7 @@ TEST_CASE(
   const v1::ShardDurable later = a.NextDurable();
   CHECK(later.error().code() == static_cast<int>(absl::StatusCode::kUnavailable));
   CHECK(later.error().retryable());
-  a.Give(Stage::RestoreOf(file, {1, 8}));  // a repeat: one answer
+  a.Give(Stage::RestoreOf(file, {1, 8}));  // the order is repeated, and both get one answer
   a.gated.Release();
   CHECK(a.NextAssigned().ok());
   CHECK(a.Hello().shards(0).done().bounds_size() == 0);
@@ -315,7 +316,7 @@ TEST_CASE(
     }
     if (way == "seed")
       CHECK(client::FromProto<ShardEpoch>(a.NextAssigned().epoch()) ==
-            ShardEpoch{1, 9});  // does not wait for the file
+            ShardEpoch{1, 9});  // this order does not wait for the file
     a.gated.Release();
     if (way == "file")
       CHECK(client::FromProto<ShardEpoch>(a.NextAssigned().epoch()) == ShardEpoch{1, 9});
@@ -348,12 +349,12 @@ TEST_CASE(
   a.Register();
   a.gated.Release();
   a.Settle();
-  const v1::ShardFile file = a.Cut(0);  // the first answer that comes
+  const v1::ShardFile file = a.Cut(0);  // the answers may come in any order
   CHECK(a.Cuts("durable") == 1);
   CHECK(a.Cuts("unchanged") == 1);
   CHECK(a.files.List(kFolder)->size() == 1);
-  // The file is written for another folder, after it was taken away, and for a newer epoch of the
-  // same state.
+  // A new file must be written for another folder, after the file was removed, and for a newer
+  // epoch of the same state.
   v1::CoordinatorMessage elsewhere = Stage::CutOf({0});
   elsewhere.mutable_cut()->set_folder("file:///other");
   a.Give(elsewhere);
@@ -389,7 +390,7 @@ TEST_CASE(
              Catch::Matchers::Contains("shard is not held at this epoch: shard=9"));
   a.gated.Close();
   a.Give(Stage::CutOf({0, 1}));
-  a.gated.AwaitSomebody();  // 0 is being written, 1 waits
+  a.gated.AwaitSomebody();  // the file of shard 0 is being written, and shard 1 waits
   a.Give(Stage::DropOf(0));
   a.Give(Stage::DropOf(1));
   CHECK(a.NextDurable().shard() == 1);
@@ -415,7 +416,7 @@ TEST_CASE("an order that a newer one replaced is answered once, by the newer one
   CHECK(a.NextDurable().shard() == 0);
   const v1::ShardDurable one = a.NextDurable();
   CHECK(one.shard() == 1);
-  CHECK(one.file().lsn() == 1);  // cut when its turn came
+  CHECK(one.file().lsn() == 1);  // the cut was taken when its turn came
   a.Settle();
   CHECK(a.Unread() == 0);
 }
@@ -435,7 +436,7 @@ TEST_CASE(
   CHECK(file.lsn() == 1);
   a.Give(Stage::RestoreOf(file, {1, 8}));
   REQUIRE(a.NextAssigned().ok());
-  CHECK(a.Push(0, 0, 1, {1, 8}) == v1::APPLIED);  // a seal belongs to the holder, not to the state
+  CHECK(a.Push(0, 0, 1, {1, 8}) == v1::APPLIED);  // the seal is not a part of the state
 }
 
 TEST_CASE(
@@ -461,7 +462,7 @@ TEST_CASE(
   const v1::ShardDurable saved = a.NextDurable();
   CHECK_FALSE(saved.tried_again());
   CHECK(saved.file().lsn() > 1);
-  // An order that no retry can mend is answered.
+  // An order that would fail in every retry must be answered.
   v1::CoordinatorMessage bucket = Stage::CutOf({0});
   bucket.mutable_cut()->set_folder("s3://bucket/job");
   a.Give(bucket);
@@ -474,7 +475,7 @@ TEST_CASE(
 }
 
 TEST_CASE("cuts during continuous pushes are restored to exactly the updates of their ledgers") {
-  constexpr std::uint64_t kRows = 600'000;  // more than two turns of an apply
+  constexpr std::uint64_t kRows = 600'000;  // an apply of more than two turns
   Stage a;
   a.Hold(0, kRows);
   std::vector<std::shared_ptr<SharedReply>> replies;
@@ -515,8 +516,8 @@ TEST_CASE("cuts during continuous pushes are restored to exactly the updates of 
   }
 }
 
-// This is a measurement, not a test: run it by name on a quiet machine. It pushes to a 16 MiB shard
-// with a slot of the same size through the shard's executor, one push at a time, on a real disk.
+// This is a measurement, not a test. Run it by name on a quiet machine. It pushes to a 16 MiB shard
+// with as much optimizer state, through the shard's executor, one push at a time, on a real disk.
 TEST_CASE("measured: pushes through an executor while snapshots are written all the time",
           "[.measure]") {
   constexpr std::uint64_t kRows = 4u << 20;
@@ -544,7 +545,7 @@ TEST_CASE("measured: pushes through an executor while snapshots are written all 
   };
   std::vector<double> alone, beside;
   for (int round = 0; round < 8;
-       ++round) {  // in turns, so that other load on the machine meets both
+       ++round) {  // the cases alternate, so that other load on the machine affects both
     for (int i = 0; i < 40; ++i) push(&alone);
     v1::CoordinatorMessage cut = Stage::CutOf({0});
     cut.mutable_cut()->set_folder(folder / "job");
@@ -569,7 +570,7 @@ TEST_CASE("a server ends while orders wait on both sides") {
     a.Give(Stage::RestoreOf(other, {1, 8}));
   }
   a.Give(Stage::CutOf({1, 2, 3}));
-  a.gated.AwaitSomebody(2);  // one reads, one writes
+  a.gated.AwaitSomebody(2);  // one order reads, and one writes
   for (const auto& executor : a.executors) executor->Shutdown();
   a.executor->Shutdown();
   a.gated.Release();

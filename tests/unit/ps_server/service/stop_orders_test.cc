@@ -1,4 +1,5 @@
-// Orders to stop that reach no image. Those that do are in moves_test.cc.
+// Tests orders to stop a shard for a move that fail before a file image exists. The others are
+// tested in moves_test.cc.
 #include "ps_server/service/stop_orders.h"
 
 #include <catch2/catch.hpp>
@@ -74,7 +75,7 @@ TEST_CASE_METHOD(Fixture, "a server without images answers Unimplemented") {
 }
 
 TEST_CASE_METHOD(Fixture, "a failed cut is answered, but only in the session of its order") {
-  Put();  // in the directory, but not at the shard's executor
+  Put();  // the shard is in the directory, but its executor does not have it
   orders.Submit(StopOf(), 3);
   server.RunAll();
   REQUIRE(sent.size() == 1);

@@ -1,5 +1,5 @@
-// Transcripts of LEDGER lines 6 to 13, 20a, 21 and 24 at one shard, and values that do not depend
-// on the cut.
+// Tests transcripts of LEDGER lines 6 to 13, 20a, 21 and 24 at one shard, and that values do not
+// depend on the partitioning.
 #include <catch2/catch.hpp>
 
 #include <bit>
@@ -48,7 +48,7 @@ Push Update(std::uint64_t c, std::uint32_t u, Attempt attempt, const Gradient& g
   return push;
 }
 
-// The state that a refusal must not change.
+// Everything that a refusal must not change.
 struct Trace {
   std::uint64_t lsn, vlsn, applied, digest, slot_digest;
   Ledger ledger;
@@ -77,7 +77,7 @@ TEST_CASE(
     REQUIRE(shard->Close({1, 5}, {1, 9}, IntervalSet{1}, {}));
     const Trace after = TraceOf(*shard);
 
-    // One cut has two owners, and neither sees the other's pushes.
+    // Two owners are made from one cut. Neither may see the other's pushes.
     const auto first = Shard::Restore(settings, cut, {1, 5}, {1, 2}, {}),
                second = Shard::Restore(settings, cut, {1, 5}, {1, 2}, IntervalSet{91});
     REQUIRE(first.ok());
@@ -117,7 +117,7 @@ TEST_CASE("an apply in pieces gives the bits of a whole apply, also beside reade
       CHECK(in_pieces->BeginApply(Update(7, u, {1, 1}, gradient)).code == PushCode::kApplied);
       int pieces = 0;
       for (; in_pieces->applying(); ++pieces) {
-        // Neither changes a value, so they may run between two pieces.
+        // A Close and a seal change no value, so they may come between two pieces of an apply.
         if (u == 2 && pieces == 1)
           CHECK(in_pieces->Close({1, 5}, {1, 9}, IntervalSet::Range(7, 8), {}));
         if (u == 2 && pieces == 2) in_pieces->Seal();
@@ -159,7 +159,7 @@ TEST_CASE(
   CHECK((*moved)->Apply(next).code == PushCode::kApplied);
   shard->BecomeOwned(
       {1, 7}, {1, 2},
-      {});  // as a copy in a model does, because the state belongs to another owner now
+      {});  // as for a copy in a model: the state now belongs to another owner
   CHECK_FALSE(shard->stopped());
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("an update is applied once, and its repeat is a duplicate that changes
   CHECK(shard->updates_applied() == 1);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kDuplicate);
   CHECK(shard->Apply(Update(0, 0, {1, 2}, one)).code ==
-        PushCode::kDuplicate);  // a retry of the closure
+        PushCode::kDuplicate);  // as when the closure is retried
   CHECK(shard->lsn() == 1);
   CHECK(shard->duplicates() == 2);
   CHECK(shard->Values() == std::vector<float>(4, 1));
@@ -191,7 +191,7 @@ TEST_CASE("a lower attempt is superseded after a higher one was seen, also as a 
   CHECK(shard->Apply(Update(7, 1, {1, 3}, one)).code == PushCode::kSuperseded);
   CHECK(shard->Apply(Update(7, 1, {1, 4}, one)).code == PushCode::kApplied);
   CHECK(shard->Apply(Update(7, 2, {2, 1}, one)).code ==
-        PushCode::kApplied);  // pairs: a later term is higher
+        PushCode::kApplied);  // attempts are pairs, so a later term is higher
   CHECK(shard->Apply(Update(7, 3, {1, 9}, one)).code == PushCode::kSuperseded);
 }
 
@@ -237,7 +237,7 @@ TEST_CASE("a malformed push is refused with a message and changes nothing, not e
   push = Update(0, 1, {1, 1}, one);
   push.kind = UpdateKind::kSkip;
   push.skip_reason = "nan";
-  CHECK_FALSE(refused(push).empty());  // a skip with a payload
+  CHECK_FALSE(refused(push).empty());  // this skip has a payload
   push.payload = {};
   push.skip_reason = "";
   CHECK_FALSE(refused(push).empty());
@@ -245,7 +245,7 @@ TEST_CASE("a malformed push is refused with a message and changes nothing, not e
   push.skip_reason = lengthy;
   CHECK_FALSE(refused(push).empty());
   CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code ==
-        PushCode::kApplied);  // the same identity, now well formed
+        PushCode::kApplied);  // the same identity in a well-formed push
 }
 
 TEST_CASE("a decoding error is reported after the fence and the ledger, as in LEDGER line 11") {
@@ -274,10 +274,10 @@ TEST_CASE("a skip only sets the bit and is counted by its reason") {
   CHECK(shard->skips().at("nan") == 1);
   CHECK(shard->Apply(push).code == PushCode::kDuplicate);
   CHECK(shard->Apply(Update(0, 0, {1, 2}, one)).code ==
-        PushCode::kDuplicate);  // the gradient of the same update
+        PushCode::kDuplicate);  // this is the gradient of the skipped update
   CHECK(shard->Values() == std::vector<float>(4, 0));
   push.attempt = {1, 2};
-  // Reasons come from peers, so they are bounded.
+  // Reasons come from peers, so their number is limited.
   for (std::uint32_t u = 1; u < 100; ++u) {
     const std::string reason = "r" + std::to_string(u);
     push.update = UpdateIndex(u);
@@ -306,7 +306,7 @@ TEST_CASE(
   CHECK(shard->vlsn() == 2);
   CHECK(shard->ledger().open().empty());
   CHECK(shard->Close({1, 5}, {1, 9}, {0}, {5}));
-  CHECK(shard->lsn() == 3);  // changed nothing
+  CHECK(shard->lsn() == 3);  // it has changed nothing
   CHECK(shard->Apply(Update(0, 1, {1, 7}, one)).code == PushCode::kDuplicate);
   const PushResult refused = shard->Apply(Update(5, 1, {1, 7}, one));
   CHECK(refused.code == PushCode::kRefused);
@@ -320,7 +320,7 @@ TEST_CASE("a Close of another epoch, or from before the shard's rollback, is ign
   CHECK_FALSE(shard->Close({1, 4}, {1, 9}, {0}, {}));
   CHECK_FALSE(shard->Close({1, 5}, {1, 1}, {0}, {}));
   CHECK(TraceOf(*shard) == before);
-  CHECK(shard->Close({1, 5}, {1, 2}, {0}, {}));  // start == V is taken
+  CHECK(shard->Close({1, 5}, {1, 2}, {0}, {}));  // a Close with V equal to the start is accepted
 }
 
 TEST_CASE(
@@ -350,14 +350,16 @@ TEST_CASE("a pull compares start and vlsn together, never vlsn alone") {
   const PullResult again = ReadShard(*shard, {{1, 5}, true, first.start, first.vlsn});
   CHECK(again.code == PullCode::kUnchanged);
   CHECK(again.chunks.empty());
-  // S11: the shard was rolled back to the seed and then reached the same vlsn with other contents.
+  // S11: the shard was rolled back to the seed and has then reached the same vlsn with other
+  // contents.
   auto rolled_back = Shard::FromSeed(Counting(), {1, 5}, {1, 8}, {});
   REQUIRE(rolled_back.ok());
   CHECK((*rolled_back)->Apply(Update(9, 0, {1, 3}, one)).code == PushCode::kApplied);
   CHECK((*rolled_back)->vlsn() == first.vlsn);
   CHECK(ReadShard(**rolled_back, {{1, 5}, true, first.start, first.vlsn}).code ==
         PullCode::kValues);
-  // (0,0) and 0 without `has` hold nothing, also at a shard that was never changed.
+  // Without `has`, the tag (0,0) and 0 means that the caller holds no values, even if the shard was
+  // never changed.
   auto fresh = Shard::FromSeed(Counting(), {1, 5}, {0, 0}, {});
   CHECK(ReadShard(**fresh, {{1, 5}, false, {0, 0}, 0}).code == PullCode::kValues);
   CHECK(ReadShard(**fresh, {{1, 5}, true, {0, 0}, 0}).code == PullCode::kUnchanged);
@@ -394,8 +396,8 @@ TEST_CASE(
   CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code == PushCode::kApplied);
   CHECK(TraceOf(*snapshot) == cut);
 
-  // Line 21: a new owner is made from the snapshot, with the closures that were cancelled
-  // meanwhile.
+  // Line 21: the snapshot becomes the state of a new owner, together with the closures that were
+  // cancelled meanwhile.
   const auto owned = snapshot->Snapshot();
   owned->BecomeOwned({1, 11}, {1, 10}, {4});
   CHECK(owned->epoch() == ShardEpoch{1, 11});
@@ -427,7 +429,7 @@ TEST_CASE("open closures are bounded, and one more is asked to retry") {
   CHECK(shard->Apply(Update(kOpenClosuresMax, 0, {1, 1}, one)).code == PushCode::kBusy);
   CHECK(TraceOf(*shard) == before);
   CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code ==
-        PushCode::kApplied);  // open closures continue
+        PushCode::kApplied);  // closures that are open in the snapshot continue
   CHECK(shard->Close({1, 5}, {1, 9}, {0}, {}));
   CHECK(shard->Apply(Update(kOpenClosuresMax, 0, {1, 1}, one)).code == PushCode::kApplied);
 }
@@ -465,14 +467,15 @@ TEST_CASE("invalid shard settings are refused by name") {
   CHECK(Shard::FromSeed(s, {1, 1}, {1, 1}, {}).ok());
 }
 
-// ---------------------------------------------------------------- values do not depend on the cut
+// ---------------------------------------------------------------- values do not depend on the
+// partitioning
 
 struct Totals {
   std::uint64_t digest = 0, states = 0;
   std::vector<float> values;
 };
 
-// A (13, 5) variable cut by `ranges`, trained for `updates` updates.
+// Trains a variable of shape (13, 5) that is divided into `ranges`, for `updates` updates.
 Totals Train(const std::vector<sharding::RowRange>& ranges, const InitializerSettings& initializer,
              const optimizers::Settings& optimizer, int updates) {
   Totals totals;

@@ -1,4 +1,4 @@
-// A slot of two tables, and pushes and pulls of its rows.
+// A slot of two tables, with pushes and pulls of its rows.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -30,7 +30,7 @@ inline ShardSettings SlotOf(const std::string& optimizer = "counting") {
   return s;
 }
 
-// Rows of a section, in memory that the object owns.
+// The rows of a section. The object owns their memory.
 struct Rows {
   std::vector<std::uint32_t> tables, counts;
   std::vector<std::int64_t> ids;
@@ -38,7 +38,8 @@ struct Rows {
   TableRows of() const { return {true, ids, tables, counts}; }
   std::span<const std::byte> bytes() const { return std::as_bytes(std::span(floats)); }
 };
-// `users` x 2 and `items` x 3 elements of `value`.
+// Returns rows of the table `user` (2 elements) and of the table `item` (3 elements). Each element
+// is `value`.
 inline Rows RowsOf(std::vector<std::int64_t> users, std::vector<std::int64_t> items,
                    float value = 1) {
   Rows rows;
@@ -79,7 +80,7 @@ inline std::vector<float> Pulled(const Shard& shard, const Rows& rows,
   return floats;
 }
 
-// Returns a cut whose slices this thread takes, because it is the shard's only thread.
+// Returns a cut whose slices this thread takes itself, because it is the shard's only thread.
 inline ShardCut CutOf(const Shard& shard, std::uint64_t slice_bytes = 64,
                       std::uint64_t preimage_bytes_max = kPreimageBytesMax) {
   ShardCut cut = shard.Cut(preimage_bytes_max);

@@ -1,5 +1,5 @@
-// 16-bit wire types: the values of a shard equal those of a float32 shard that got the widened
-// gradients, and its answers are these values, narrowed.
+// Tests 16-bit wire types. The values of a shard must equal those of a float32 shard that got the
+// widened gradients. The answers of the shard must be these values, narrowed.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -47,7 +47,7 @@ std::vector<std::byte> BytesOf(const PullResult& result) {
     all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
   return all;
 }
-// A gradient in both forms. The float32 form has the values of the 16-bit form.
+// A gradient in both forms, which have the same values.
 struct Both {
   std::vector<std::byte> narrow;
   std::vector<float> wide;
@@ -79,7 +79,8 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
   for (const WireType wire : {WireType::kBFloat16, WireType::kFloat16}) {
     for (const char* optimizer : {"sgd", "adam"}) {
       for (const std::uint64_t n : {1u, 2u, 2049u, 65536u, 65537u, 131'073u,
-                                    200'001u}) {  // one, two and four chunks; odd numbers
+                                    // one, two and four chunks, with odd numbers of elements
+                                    200'001u}) {
         INFO(tensor::WireTypeName(wire) << " " << optimizer << " " << n);
         const auto shard = Seeded(Dense(n, wire, optimizer)),
                    plain = Seeded(Dense(n, WireType::kFloat32, optimizer));
@@ -93,7 +94,8 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
         };
         check(*shard);
         CHECK(shard->value_bytes() == n * sizeof(float));
-        std::vector<PullResult> held;  // while an answer is held, the next apply writes elsewhere
+        // as long as an answer is held, the next apply must write to other memory
+        std::vector<PullResult> held;
         std::vector<std::vector<std::byte>> was;
         for (std::uint32_t u = 0; u < 4; ++u) {
           const Both gradient = GradientOf(wire, n, u);
@@ -111,12 +113,12 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
           check(*shard);
         }
         for (std::size_t i = 0; i < held.size(); ++i) CHECK(BytesOf(held[i]) == was[i]);
-        // The answer UNCHANGED does not depend on the wire type.
+        // The answer UNCHANGED must not depend on the wire type.
         const PullResult now = ReadShard(*shard, {kSlotEpoch, true, shard->start(), shard->vlsn()});
         CHECK(now.code == PullCode::kUnchanged);
         CHECK(now.chunks.empty());
         CHECK(now.wire == wire);
-        // Moves and snapshots have float32 values, so the next owner may answer in another type.
+        // Moves and snapshots contain float32 values, so the next owner can answer in another type.
         const auto moved =
             Shard::Restore(Dense(n, wire, optimizer), shard->Cut(), kSlotEpoch, {1, 2}, {});
         REQUIRE(moved.ok());
@@ -127,7 +129,7 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
         REQUIRE(wide.ok());
         CHECK(BytesOf(ReadShard(**wide, {kSlotEpoch, false, {}, 0})) ==
               Narrowed(WireType::kFloat32, shard->Values()));
-        // A cut holds the chunks, so later applies do not change them.
+        // A cut shares the chunks. Later applies must not change them.
         const Both gradient = GradientOf(wire, n, 9);
         REQUIRE((*moved)->Apply(DensePush(9, gradient.narrow, wire, n)).code == PushCode::kApplied);
         check(*shard);
@@ -177,8 +179,8 @@ ShardSettings SlotOn(std::vector<WireType> wire) {
   return settings;
 }
 
-// Returns the rows of a section in their wire type, and replaces `rows` by the float32 values of
-// these bytes.
+// Returns the rows of a section in their wire types, and replaces `rows` by the float32 values that
+// these bytes represent.
 std::vector<std::byte> OnWire(const std::vector<WireType>& wire, Rows* rows) {
   std::vector<std::byte> bytes;
   std::size_t at = 0;
@@ -200,7 +202,7 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       {WireType::kFloat16, WireType::kFloat16},
       {WireType::kFloat32, WireType::kBFloat16},
       {WireType::kBFloat16,
-       WireType::kFloat32}};  // the last case has float32 at unaligned addresses
+       WireType::kFloat32}};  // in the last case float32 rows are at unaligned addresses
   for (const std::vector<WireType>& wire : kinds) {
     INFO(tensor::WireTypeName(wire[0]) << " " << tensor::WireTypeName(wire[1]));
     const auto shard = Seeded(SlotOn(wire)), plain = Seeded(SlotOn({}));
@@ -209,7 +211,7 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       const auto ids = [&](std::size_t n) {
         std::vector<std::int64_t> list(n);
         for (std::int64_t& id : list)
-          id = static_cast<std::int64_t>(random() % 9);  // some ids are duplicates
+          id = static_cast<std::int64_t>(random() % 9);  // so that some ids are duplicates
         return list;
       };
       Rows rows = u % 3 == 0   ? RowsOf(ids(5), {})
@@ -234,7 +236,7 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       CHECK(shard->Digest() == plain->Digest());
       CHECK(shard->StateDigest() == plain->StateDigest());
 
-      Rows asked = rows;  // the row of id 99 is nowhere
+      Rows asked = rows;  // id 99 has no row
       asked.ids[0] = 99;
       asked.floats = Pulled(*plain, asked);
       const PullResult pulled = ReadShard(*shard, {kSlotEpoch, false, {}, 0, asked.of()});
@@ -242,7 +244,7 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       CHECK(pulled.wire == section);
       CHECK(BytesOf(pulled) == OnWire(wire, &asked));
 
-      // The same answer is written into the caller's memory, when the caller reads.
+      // The caller can also have the same answer written to its own memory.
       const PullPlan plan = shard->Read({kSlotEpoch, false, {}, 0, asked.of()});
       CHECK(plan.result.invalid == "");
       CHECK(plan.result.chunks.empty());

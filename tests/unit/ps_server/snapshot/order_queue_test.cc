@@ -15,15 +15,15 @@ using Earlier = Orders::Earlier;
 constexpr Orders::Key kFirst{JobUid(1), ShardId(1)}, kSecond{JobUid(1), ShardId(2)},
     kThird{JobUid(2), ShardId(1)};
 
-// A queue whose first order is performed until the test lets it end. Later orders are performed at
-// once.
+// A queue whose first order is performed until the test lets it end. The orders after it are
+// performed at once.
 struct Stage {
   RealClock clock;
   metrics::Registry registry;
   metrics::Limit limit{registry, "orders", "Orders", 2};
   runtime::WaitableEvent begun, go, last_begun;
   std::vector<std::string> performed;  // written by the queue's thread
-  bool unwanted = false;               // whether the first order was unwanted when it ended
+  bool unwanted = false;               // whether the first order was no longer wanted when it ended
   std::function<void(Orders::Entry&)> at_first_end;
   std::unique_ptr<Orders> orders;
 
@@ -39,7 +39,7 @@ struct Stage {
     REQUIRE(orders->Submit(kFirst, "first").ok());
     begun.Wait();
   }
-  ~Stage() { go.Set(); }  // The queue's thread ends, even if a check of the test failed.
+  ~Stage() { go.Set(); }  // The queue's thread must end even if a check of the test has failed.
   void Perform(Orders::Entry entry) {
     performed.push_back(entry.order);
     if (entry.order == "last") last_begun.Set();
@@ -49,7 +49,8 @@ struct Stage {
     unwanted = orders->Unwanted();
     if (at_first_end) at_first_end(entry);
   }
-  // Returns the orders that were performed, after the end of the queue's thread.
+  // Lets the queue perform everything, waits for the end of its thread, and returns the orders that
+  // were performed.
   std::vector<std::string> PerformAll() {
     go.Set();
     last_begun.Wait();

@@ -1,4 +1,5 @@
-// Tests the reader of files, which has its own thread: its orders, their end, and their bound.
+// Tests the restorer, which reads files on its own thread: its orders, how they end, and their
+// limit.
 #include "ps_server/snapshot/restorer.h"
 
 #include <catch2/catch.hpp>
@@ -28,7 +29,7 @@ struct Answer {
   int answers = 0;
 };
 
-// A file system that holds every Open until the test releases it.
+// A file system in which every Open waits until the test releases it.
 class HeldFiles final : public fs::FileSystem {
  public:
   explicit HeldFiles(fs::FileSystem* files) : files_(*files) {}
@@ -104,7 +105,7 @@ TEST_CASE("orders are bounded, replaced and cancelled by shard, and each is answ
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(2), two, &older)).ok());
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(2), two, &newer)).ok());
   CHECK(older.result.status().code() == absl::StatusCode::kAborted);
-  // Ends the order in progress.
+  // The same shard is ordered again, so the order in progress is cancelled.
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(1), one, &second)).ok());
   CHECK(stage.restorer->Submit(stage.Order(Settings(3), three, &refused)).code() ==
         absl::StatusCode::kResourceExhausted);
@@ -115,7 +116,7 @@ TEST_CASE("orders are bounded, replaced and cancelled by shard, and each is answ
   stage.restorer->Cancel(JobUid(0xabc), ShardId(2));
   CHECK(newer.result.status().code() == absl::StatusCode::kCancelled);
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(3), three, &third)).ok());
-  stage.restorer->Cancel(JobUid(0xdef));  // cancels another job's order
+  stage.restorer->Cancel(JobUid(0xdef));  // a job without orders
   stage.held.go.Set();
   first.event.Wait();
   CHECK(first.result.status().code() == absl::StatusCode::kCancelled);
@@ -137,9 +138,10 @@ TEST_CASE(
     "an order that is cancelled in mid-file stops reading, and its end answers the waiting "
     "orders") {
   Stage stage;
-  const ShardSettings large = Settings(1, 4u << 20);  // 16 MiB, and as much for slots
+  // 16 MiB of values, and as much optimizer state
+  const ShardSettings large = Settings(1, 4u << 20);
   const std::string uri = stage.Write(large);
-  // `asked` counts the questions, one after each MiB.
+  // `asked` counts how often the reader asks whether it is cancelled. It asks after each MiB.
   int asked = 0;
   RestoreOptions what = stage.Order(large, uri, nullptr).what;
   what.source.files = &stage.files;

@@ -1,6 +1,7 @@
-// A table against a dumb second implementation: a std::map in float64 that is pushed, read,
-// evicted, cut and restored beside it. Membership, stamps and counts must be equal, values close.
-// And what the map cannot show: refusals that change nothing, memory for a row, slices in pieces.
+// Compares a table with a simple second implementation, a std::map in float64. Both are pushed,
+// read, evicted, cut and restored in the same way. Rows, stamps and counts must be equal, and
+// values must be close. Further tests cover what the map cannot show: refusals that change nothing,
+// the memory of a row, and slices in pieces.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -71,7 +72,7 @@ Ids Rising(std::int64_t begin, std::int64_t end) {
   return ids;
 }
 
-// ---------------------------------------------------------------- the dumb second implementation
+// ---------------------------------------------------------------- the simple second implementation
 
 struct ModelRow {
   std::vector<double> values, numbers;
@@ -111,7 +112,7 @@ class Model {
     return r * ((s.dimension + numbers) * 4 + 24) + w * 24;
   }
 
-  // Returns nullopt if the push is above the limit, which changes nothing.
+  // Returns nullopt if the push exceeds the limit. In this case it changes nothing.
   std::optional<PushOutcome> Push(const Ids& ids, std::uint32_t global_step,
                                   const std::vector<float>& gradient) {
     PushOutcome outcome;
@@ -241,7 +242,7 @@ class Model {
   std::uint32_t step = 0;
 };
 
-// ---------------------------------------------------------------- cuts as a file would hold them
+// ---------------------------------------------------------------- cuts in the form of a file
 
 struct Whole {
   TableSlice all;
@@ -284,7 +285,7 @@ Whole CutOf(EmbeddingTable* table, std::uint64_t slice_bytes = 1000) {
   return whole;
 }
 
-// Compares every row and waiting id of the table with the model's.
+// Compares every row and every waiting id of the table with those of the model.
 void CheckEqual(EmbeddingTable* table, const Model& model) {
   REQUIRE(table->rows() == model.rows.size());
   REQUIRE(table->waiting() == model.waiting.size());
@@ -316,7 +317,7 @@ void CheckEqual(EmbeddingTable* table, const Model& model) {
   CHECK(exact);
 }
 
-// ---------------------------------------------------------------- the property
+// ---------------------------------------------------------------- random sequences
 
 struct Walk {
   const char* name;
@@ -342,15 +343,15 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
   std::uint32_t step = 0;
   std::uint64_t refusals = 0, evictions = 0, cuts_kept = 0, cuts_lost = 0, restores = 0;
 
-  std::optional<Whole> cut;  // under way
+  std::optional<Whole> cut;  // the cut that is in progress
   EmbeddingTable::CutInfo cut_info;
   EmbeddingTable::Digests cut_digest;
   std::optional<Model> cut_model;
   for (int event = 0; event < 400; ++event) {
     step += static_cast<std::uint32_t>(below(4));
     const std::uint64_t what = below(10);
-    if (what < 6) {  // a push of skewed ids with some duplicates, whose step may be slightly lower
-                     // than the last
+    // a push of skewed ids with some duplicates; its step may be a little lower than the last one
+    if (what < 6) {
       Ids ids;
       for (std::uint64_t i = below(120); i > 0; --i) {
         const std::uint64_t r = below(universe);
@@ -366,7 +367,7 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
       const auto digest = table->cut_state() == EmbeddingTable::CutState::kNone
                               ? table->Digest()
                               : EmbeddingTable::Digests{};
-      if (below(8) == 0) {  // prepared and then abandoned
+      if (below(8) == 0) {  // the push is prepared and then abandoned
         if (table->Prepare(ids, at).ok()) table->Cancel();
         if (!cut) REQUIRE(table->Digest() == digest);
       }
@@ -421,12 +422,13 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
         REQUIRE(cut->all.waiting_ids.size() == cut_info.waiting);
         TableSettings again = s;
         if (s.bytes_max != 0 && below(2) == 0)
-          again.bytes_max = model.Bytes(1 + below(walk.rows_max), 0);  // perhaps fewer than before
+          // the limit may be lower than before
+          again.bytes_max = model.Bytes(1 + below(walk.rows_max), 0);
         auto restored = Make(again);
         REQUIRE(cut->Into(restored.get()).ok());
         REQUIRE(restored->Digest() == cut_digest);
         table->EndCut();
-        if (below(2) == 0) {  // the table is lost, and its cut replaces it
+        if (below(2) == 0) {  // the table is lost, and is replaced by its cut
           ++restores;
           table = std::move(restored);
           model = *cut_model;
@@ -459,7 +461,7 @@ TEST_CASE("random pushes, pulls, evictions, cuts and restores give the results o
   }
 }
 
-// ---------------------------------------------------------------- one thing at a time
+// ---------------------------------------------------------------- single properties
 
 TEST_CASE("a pull creates no row, and reads the initial values of an absent row") {
   auto table = Make(Settings());
@@ -516,7 +518,7 @@ TEST_CASE("the initial values of a row depend only on the seed, the table's name
   CHECK(a != b);
   CHECK(a != c);
   std::set<float> all(a.begin(), a.end());
-  CHECK(all.size() >= a.size() - 1);  // all elements differ in 24 bits
+  CHECK(all.size() >= a.size() - 1);  // all elements must differ in 24 bits
 }
 
 TEST_CASE("gradients of a duplicate id are summed in order, and the optimizer takes one step") {
@@ -528,7 +530,7 @@ TEST_CASE("gradients of a duplicate id are summed in order, and the optimizer ta
   auto twin = Make(Settings(2, "counting"));
   REQUIRE(Push(twin.get(), {7, 8}, 0, {1101, 2202, 10, 20}).ok());
   CHECK(table->Digest() == twin->Digest());
-  // The same for existing rows. Adam's count shows that the push was one step.
+  // The same must hold for rows that exist. Adam's count shows that the push was one step.
   REQUIRE(Push(table.get(), {8, 7, 8}, 1, {1, 1, 2, 2, 4, 4}, 1).ok());
   REQUIRE(Push(twin.get(), {8, 7}, 1, {5, 5, 2, 2}).ok());
   CHECK(table->Digest() == twin->Digest());
@@ -537,8 +539,8 @@ TEST_CASE("gradients of a duplicate id are summed in order, and the optimizer ta
   CHECK(CutOf(adam.get()).all.counts == std::vector<std::uint32_t>{1});
 }
 
-// Duplicate ids are found with a filter that confuses some ids. Among so many ids it does confuse
-// some.
+// Duplicate ids are found with a filter that confuses some ids. Among so many ids it certainly
+// does.
 TEST_CASE(
     "all duplicates among many ids are found, whether their rows exist, are new, or await "
     "admission") {
@@ -667,7 +669,7 @@ TEST_CASE(
         evicted += outcome->evicted_lru;
       }
       REQUIRE(budget->used() <=
-              kLimit + 64 * 1024);  // a segment of the index may be made at the limit
+              kLimit + 64 * 1024);  // the index may add a segment when the limit is reached
     }
     CHECK(refused == !lru);
     CHECK((evicted > 0) == lru);
@@ -697,7 +699,7 @@ TEST_CASE(
     CHECK((one->used() == whole->used() && one->limit() == kLimit));
   };
   parts_are_those_of_their_tables();
-  // The memory of one table is not available to the other.
+  // One table must not use the memory of the other.
   absl::Status refused;
   for (std::int64_t i = 20; refused.ok() && i < 200; ++i)
     refused = PushOnes(third.get(), Rising(i * 100, i * 100 + 100)).status();
@@ -785,7 +787,9 @@ TEST_CASE("a row has the memory cost that the header documents") {
         CHECK(stats.index_load() > 0.65);
         CHECK(per_row <= 20.5);
         CHECK(per_row * stats.index_load() / 0.8 <=
-              17);  // 16, and directory, headers, the room behind each segment's end, whole pages
+              // 16 for the entries; the rest is for directory, headers, the end of each segment,
+              // and whole pages
+              17);
         if (stamped) {
           CHECK(counters * stats.index_load() / 0.8 <= 4.3);
         } else {
@@ -845,13 +849,13 @@ TEST_CASE("rows of a malformed file are refused") {
   CHECK(table->Restore(RestoredRows{ids, zeros, zeros, values, values}).code() ==
         absl::StatusCode::kInvalidArgument);
   CHECK(table->Restore(RestoredWaiting{ids, zeros, ones}).code() ==
-        absl::StatusCode::kInvalidArgument);  // nothing waits here
+        absl::StatusCode::kInvalidArgument);  // this table has no waiting ids
   CHECK(table->RestoreStep(std::uint64_t{1} << 32).code() == absl::StatusCode::kInvalidArgument);
   TableSettings s = Settings();
   s.admit_after = 5;
   auto waits = Make(s);
   CHECK(waits->Restore(RestoredWaiting{ids, zeros, zeros}).code() ==
-        absl::StatusCode::kInvalidArgument);  // never pushed to
+        absl::StatusCode::kInvalidArgument);  // this table was pushed to before
   CHECK(waits->Restore(RestoredWaiting{twice, zeros, ones}).code() ==
         absl::StatusCode::kInvalidArgument);
   const auto budget = std::make_shared<MemoryBudget>(1000);
@@ -929,17 +933,19 @@ TEST_CASE("the most frequent ids are known from a sample, in fixed memory") {
   CHECK(static_cast<double>(hottest[0].pushes) == Approx(16000).epsilon(0.5));
 }
 
-// Ids whose hashes share their upper bits, as an attacker might choose them. They may be slow, but
-// never wrong or endless. The look-up of a push runs a few groups of ids ahead of what is inserted:
-// homes that were found before the index grew had been looked at after it, in memory that was given
-// back. Under AddressSanitizer each segment is memory of its own, so such a look is seen there.
+// An attacker might choose ids whose hashes share their upper bits. Such pushes may be slow, but
+// must be right and must end. A push looks up some groups of ids before the groups in front of them
+// are inserted. Positions that were found before the index grew used to be read after it had grown,
+// in memory that was freed. Under AddressSanitizer each segment is a separate piece of memory, so
+// such a read is detected.
 TEST_CASE("an index that grows during a push is not read at its old positions") {
   for (const bool stamped : {false, true}) {
     TableSettings settings = Settings(1, "counting");
     settings.initializer = {};
     settings.evict_lru = stamped;
     const auto table = Make(settings);
-    // Pushes of new ids among known ones: the index grows dozens of times, each time in mid-push.
+    // Each push has new ids among known ones. The index grows dozens of times, each time in the
+    // middle of a push.
     std::map<std::int64_t, float> times;
     for (std::int64_t push = 0; push < 40; ++push) {
       Ids ids;
@@ -958,13 +964,13 @@ TEST_CASE("an index that grows during a push is not read at its old positions") 
   }
 }
 
-// A table whose budget refuses single pieces of memory.
+// A table whose budget can refuse single pieces of memory.
 struct RefusedPieces {
   explicit RefusedPieces(const TableSettings& s) : table(Make(s, budget)) {}
 
-  // Each piece of memory that the push asks for is refused once: the first piece, then the second
-  // one, and so on, until no piece is left. The index grows in many pieces, and grown parts stay
-  // grown, so there are ever fewer pieces.
+  // Refuses each piece of memory that the push asks for once: first the first piece, then the
+  // second one, and so on, until no piece is left. The index grows in many pieces, and parts that
+  // have grown stay so. The number of pieces therefore falls.
   void RefuseEachOf(const Ids& ids, std::uint64_t step) {
     const EmbeddingTable::Digests before = table->Digest();
     const TableStats stats = table->stats();
@@ -997,24 +1003,26 @@ struct RefusedPieces {
     CHECK((after.rows == stats.rows && after.waiting == stats.waiting &&
            after.admitted == stats.admitted && after.duplicates == stats.duplicates));
     CHECK(after.refused == of_rows + of_index);
-    // Rows are counted as before, and the index at its new size.
+    // The memory of rows must be counted as before, and that of the index by its new size.
     CHECK(budget->used() == after.memory_bytes);
     CHECK(RowBytes(after) == RowBytes(stats));
   }
-  // The memory that is counted for rows and for the capacity of more rows: everything except the
-  // index and its stamps. Adam counts four bytes a row.
+  // Returns the memory that is counted for rows and for spare rows, which is everything except the
+  // index and its stamps. For Adam four bytes per row are counted.
   static std::uint64_t RowBytes(const TableStats& t) {
     return t.memory_bytes - t.index_bytes - (t.counter_bytes - 4 * t.rows);
   }
 
-  std::uint64_t left = ~0ull, asked = 0;  // refusals begin with piece `left`, from 0
+  // the piece with number `left`, and all after it, are refused
+  std::uint64_t left = ~0ull, asked = 0;
   std::shared_ptr<MemoryBudget> budget =
       std::make_shared<MemoryBudget>(0, [this](std::size_t) { return asked++ >= left; });
   std::unique_ptr<EmbeddingTable> table;
-  std::uint64_t of_index = 0, of_rows = 0;  // refusals
+  // how often memory for the index and for rows was refused
+  std::uint64_t of_index = 0, of_rows = 0;
 };
 
-// Takes all slices of the open cut and ends it. Returns the rows and the waiting ids.
+// Takes all slices of the open cut and ends the cut. Returns the rows and the waiting ids.
 auto HandedOut(EmbeddingTable* table) {
   std::map<std::int64_t, std::vector<float>> rows;
   std::map<std::int64_t, std::uint32_t> waiting;
@@ -1050,7 +1058,7 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
     const auto calm = Make(s);
     std::uint64_t step = 0;
     for (std::int64_t round = 0; round < 12; ++round, ++step) {
-      // Existing ids, waiting ids and many new ids, with some duplicates.
+      // The push has existing ids, waiting ids and many new ids, with some duplicates.
       Ids ids = Rising(round * 700, round * 700 + 1500);
       const Ids again = Rising(round * 350, round * 350 + 200);
       ids.insert(ids.end(), again.begin(), again.end());
@@ -1066,7 +1074,7 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
              outcome->duplicates == expected->duplicates &&
              outcome->evicted() == expected->evicted()));
       REQUIRE(table->Digest() == calm->Digest());
-      // A refused push left nothing in the index or in the cut: both give the same rows.
+      // A refused push must leave nothing in the index or in the cut: both must give the same rows.
       if (form.cut && round % 3 == 2) {
         const auto handed_out = HandedOut(table);
         CHECK(handed_out.first.size() + handed_out.second.size() > 100);
@@ -1106,7 +1114,8 @@ TEST_CASE("an allocation failure for rows of a file is an out-of-memory error") 
 TEST_CASE("ids that are chosen to collide in the index are kept like others") {
   const TableSettings s = Settings(1, "sgd");
   const std::uint64_t key = random::KeyOf(s.initializer.seed, s.name);
-  // The inverse of Mix64 by search is too slow; by its own inverse, checked here.
+  // A search for the inverse of Mix64 would be too slow. This function is its inverse, which is
+  // checked below.
   const auto unmix = [](std::uint64_t x) {
     x ^= x >> 31 ^ x >> 62, x *= 0x319642b2d24d8ec3ull;
     x ^= x >> 27 ^ x >> 54, x *= 0x96de1b173f119089ull;

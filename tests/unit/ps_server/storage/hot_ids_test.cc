@@ -1,4 +1,4 @@
-// Compares hot ids with the same rule without tags and without the cached minimum.
+// Compares hot ids with the same algorithm without tags and without the cached minimum.
 #include "ps_server/storage/hot_ids.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ void AddPlainly(std::vector<Plain>* kept, std::int64_t id) {
 }
 
 TEST_CASE("hot ids equal those of Space-Saving, also where two ids have equal tags") {
-  // Ids in pairs of one tag, so that every one of them has another that looks like it.
+  // The ids are in pairs with equal tags, so that every id can be confused with another.
   std::map<std::uint16_t, std::int64_t> of_tag;
   std::vector<std::int64_t> ids;
   for (std::int64_t id = -50000; ids.size() < 1400; ++id) {
@@ -52,7 +52,8 @@ TEST_CASE("hot ids equal those of Space-Saving, also where two ids have equal ta
     const auto u = static_cast<double>(draw()) / 4294967296.0;
     const std::int64_t id =
         ids[static_cast<std::size_t>(u * u * u * static_cast<double>(ids.size()))];
-    hot.Add(HotIds::kSampledEvery, [id](std::size_t) { return id; });  // of so many one is sampled
+    // one of so many ids is sampled
+    hot.Add(HotIds::kSampledEvery, [id](std::size_t) { return id; });
     AddPlainly(&plain, id);
   }
   REQUIRE(hot.size() == plain.size());

@@ -1,5 +1,5 @@
-// Tests the backend that replaces a device in tests (fixtures/apart_backend.h): it must catch the
-// mistakes that it was made for.
+// Tests the backend that imitates a device in tests (fixtures/apart_backend.h). It must catch the
+// mistakes for which it was made.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/backend/fixtures/contract_fixture.h"
@@ -51,15 +51,15 @@ TEST_CASE("an unordered copy has visible effects, and so has a missing wait of t
   std::vector<float> got = {7};
   auto event = backend.MakeQueueMark().value();
   backend.Upload(DeviceQueue::kIn, std::as_bytes(std::span(one)), x.as<std::byte>());
-  backend.Copy(x.as<float>(), y.as<float>());  // without Await
+  backend.Copy(x.as<float>(), y.as<float>());  // the Await is missing
   backend.Download(DeviceQueue::kCompute, y.as<std::byte>(),
                    std::as_writable_bytes(std::span(got)));
-  CHECK(std::isnan(got[0]));  // without Wait
+  CHECK(std::isnan(got[0]));  // the Wait is missing
   backend.Record(DeviceQueue::kCompute, *event);
   CHECK(backend.Wait(*event).ok());
   CHECK(std::isnan(got[0]));
   backend.Copy(x.as<float>(), y.as<float>());
-  // Without Await.
+  // The Await is missing.
   backend.Download(DeviceQueue::kOut, y.as<std::byte>(), std::as_writable_bytes(std::span(got)));
   backend.Record(DeviceQueue::kIn, *event);
   CHECK(backend.Wait(*event).ok());

@@ -1,5 +1,5 @@
-// The contract of Backend, the results that a step gives to the host: losses with their gradients
-// and bad labels, metrics, sums of squares, and the flag of non-finite values.
+// Tests the contract of Backend for the results that a step gives to the host: losses with their
+// gradients and bad labels, metrics, sums of squares, and the flag of non-finite values.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -263,7 +263,8 @@ TEST_CASE("squared errors are summed in double, for each example and in total") 
       CHECK(again == got);
     }
     double got = -1;
-    backend.SumOfSquares(std::vector<float>{1e30f, 1e30f}, &got);  // beyond float32's range
+    // the sum exceeds the range of float32
+    backend.SumOfSquares(std::vector<float>{1e30f, 1e30f}, &got);
     CHECK(got == Approx(2e60));
   });
 }

@@ -1,5 +1,5 @@
-// The contract of Backend: memory, copies, events, steps and errors. The tests call it as a graph
-// does, with the backend's own memory.
+// Tests the contract of Backend for memory, copies, events, steps and errors. The tests call it as
+// a graph does, with the backend's own memory.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
@@ -77,7 +77,7 @@ TEST_CASE("host buffers may outlive the backend") {
   for (const Implementation& implementation : Implementations()) {
     auto backend = implementation.make_bare().value();
     tensor::AlignedBuffer buffer = backend->AllocateHost(100).value();
-    // From the heap, because this backend has no host().
+    // This buffer is from the heap, because the base class has no memory that a device copies fast.
     tensor::AlignedBuffer as_unless_overridden = backend->Backend::AllocateHost(100).value();
     backend.reset();
     for (tensor::AlignedBuffer* const each : {&buffer, &as_unless_overridden}) {
@@ -159,7 +159,8 @@ TEST_CASE("memory may be freed while work on it is pending") {
   });
 }
 
-// y = 3 x, with the parts of a step: a dropout key, squares and a flag.
+// A step as a graph makes it. It uploads a dropout key and x, and computes y by dropout of x, the
+// sum of squares of y, and the flag of non-finite values.
 struct SmallStep {
   explicit SmallStep(Backend& b)
       : backend(b),
@@ -234,7 +235,7 @@ TEST_CASE(
   ForEachBare([](Backend& backend) {
     Array x(backend, Draw(1, 12)), y(backend, std::vector<float>(12, 5.0f));
     backend.Enter("deep/conv", Phase::kForward);
-    // No library has a plan for a kernel larger than its padded input.
+    // A library has no plan for a kernel that is larger than its padded input.
     const Conv2dShape impossible{1, 2, 2, 1, 1, 1, 1, 3, 4, 1, 1, 0, 0, 0, 0};
     backend.Conv2dForward(impossible, x.span().first(4), x.span(), {}, Activation::kLinear,
                           y.span().first(1));

@@ -1,7 +1,7 @@
-// The contract of Backend for elements of 16 bits. Each primitive gets fresh random inputs and
-// poisoned outputs. Its result is compared with that of the CPU backend's float32 primitive on the
-// same rounded inputs. (The float32 primitive is itself tested against float64.) A backend is
-// tested with the types that it claims to support.
+// Tests the contract of Backend for elements of 16 bits. Each primitive gets new random inputs and
+// outputs that are filled with NaN. Its result is compared with that of the CPU backend's float32
+// primitive on the same rounded inputs. (The float32 primitive is itself tested against float64.) A
+// backend is tested with the types that it claims to support.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -24,7 +24,7 @@ constexpr double kTolerance = 2e-2;  // relative to the largest value
 
 tensor::WireType Wire(Element e) { return static_cast<tensor::WireType>(e); }
 
-// Elements of one type in host memory.
+// An array of elements of one type in host memory.
 class Array {
  public:
   Array(Element type, const std::vector<float>& values)
@@ -32,7 +32,8 @@ class Array {
     tensor::Narrow(Wire(type), values.data(), size_, memory_.data());
   }
   Array(Element type, std::size_t size)
-      : type_(type), size_(size), memory_(size * BytesOf(type), std::byte{0xff}) {}  // NaNs
+      // all bits set: NaN
+      : type_(type), size_(size), memory_(size * BytesOf(type), std::byte{0xff}) {}
   operator AnyIn() const {
     return {memory_.data(), size_, type_};
   }  // NOLINT(google-explicit-constructor)
@@ -51,8 +52,8 @@ class Array {
   std::vector<std::byte> memory_;
 };
 
-// The request of one case: inputs are rounded to `narrow` and stored as `type`. `type` is `narrow`,
-// or float32 for the result that is compared with.
+// How one case is run. Inputs are rounded to `narrow` and stored as `type`, which is `narrow`, or
+// float32 for the result with which the first is compared.
 struct Run {
   Backend& backend;
   Element narrow, type;
@@ -114,7 +115,7 @@ std::vector<NarrowCase> NarrowCases() {
                Array dy(y_type, r.Rounded(5, Size(batch * out)));
                r.backend.DenseBackward(batch, in, out, x, w, activation, y_in, dy, dx, dw, db);
                r.Show("dx", dx), r.Show("dw", dw), r.Show("db", db);
-               // The same for the first layer, without a bias.
+               // The same as in the first layer of a model, without a bias.
                Array again(y_type, r.Rounded(5, Size(batch * out)));
                std::vector<float> only = Poison(Size(in * out));
                r.backend.DenseBackward(batch, in, out, x, w, activation, y_in, again, {}, only, {});
@@ -203,7 +204,8 @@ std::vector<NarrowCase> NarrowCases() {
            const Array x = r.In16(1, n), dy = r.In16(2, n);
            const std::vector<float> gamma = Draw(3, c), beta = Draw(4, c);
            for (const bool layer : {false, true}) {
-             if (!layer && rows < 3) continue;  // a variance of zero magnifies the rounding errors
+             // a variance of zero would magnify the rounding errors
+             if (!layer && rows < 3) continue;
              if (layer && columns < 3) continue;
              const std::size_t each = layer ? Size(rows) : c;
              std::vector<float> mean = Poison(each), variance = Poison(each), dgamma = Poison(c),

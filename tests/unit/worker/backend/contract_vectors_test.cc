@@ -1,5 +1,5 @@
-// The contract of Backend: sums, copies, products of vectors, embeddings, and activations inside of
-// layers are compared with their definitions in float64.
+// Tests the contract of Backend: sums, copies, products of vectors, embeddings, and activations
+// inside layers are compared with their definitions in float64.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -102,7 +102,7 @@ TEST_CASE(
       for (const bool normalize : {false, true}) {
         auto a = Draw(1, batch * elements);
         const auto b = Draw(2, batch * elements), dy = Draw(3, batch);
-        for (std::size_t e = 0; e < elements; ++e) a[e] *= 1e-9f;  // the first one is short
+        for (std::size_t e = 0; e < elements; ++e) a[e] *= 1e-9f;  // the first vector is short
         std::vector<double> want(batch), want_da(batch * elements);
         for (std::size_t n = 0; n < batch; ++n) {
           double ab = 0, aa = 0, bb = 0;
@@ -148,7 +148,7 @@ TEST_CASE("the factorization machine equals the sum over all pairs, forward and 
       std::vector<std::vector<double>> want_dv;
       for (const auto& input : v) want_dv.emplace_back(input.size());
       for (std::size_t n = 0; n < batch; ++n) {
-        std::vector<std::pair<std::size_t, std::size_t>> vectors;  // input, where
+        std::vector<std::pair<std::size_t, std::size_t>> vectors;  // input, position in it
         for (std::size_t i = 0; i < v.size(); ++i) {
           for (std::size_t f = 0; f < fields[i]; ++f)
             vectors.emplace_back(i, (n * fields[i] + f) * dimension);
@@ -264,12 +264,13 @@ TEST_CASE(
 
 TEST_CASE("gradients of a row are added in the order of examples, inputs and elements") {
   ForEachBackend([](Backend& backend) {
-    // In another order the 1 is lost beside 1e8.
+    // In another order of the sum the 1 would be lost beside 1e8.
     const std::vector<std::int64_t> widths = {2, 1};
     const std::vector<std::uint32_t> position = {
-        0, 0, 0, 0, 0, 0};  // input 0: two examples of two; input 1: two of one
+        0, 0, 0, 0, 0, 0};  // input 0 has two ids for each of two examples, input 1 has one
     const std::vector<float> dy = {
-        1e8f, -1e8f, 1, 1, 1e8f, -1e8f};  // by example: elements of input 0, then of input 1
+        // for each example the elements of input 0, then those of input 1
+        1e8f, -1e8f, 1, 1, 1e8f, -1e8f};
     std::vector<float> gradient = {0};
     backend.EmbeddingScatter({2, 1, widths, Combiner::kNone}, position, {}, dy, gradient);
     CHECK(gradient[0] == 0);  // (((((1e8 - 1e8) + 1) + 1) + 1e8) - 1e8): 2 + 1e8 rounds to 1e8
@@ -299,7 +300,7 @@ TEST_CASE("the backward pass of a layer includes its activation") {
   ForEachBackend([](Backend& backend) {
     const std::size_t n = 7 * 5;
     const auto x = Draw(1, 7 * 9), w = Draw(2, 9 * 5), b = Draw(3, 5), dy = Draw(4, n);
-    // One window: the same product.
+    // With only one window the convolution is the same product.
     const Conv2dShape s{7, 3, 3, 1, 1, 1, 5, 3, 3, 1, 1, 0, 0, 0, 0};
     for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh,
                                Activation::kSigmoid, Activation::kSoftmax}) {

@@ -1,6 +1,7 @@
-// A worker reduced to its pools. It computes on two threads, prints "idle", waits until its input
-// is closed, and prints how much processor time the wait took, in microseconds. With the argument
-// `name` it prints the backend's name instead. Its main() begins as a daemon's must.
+// A program that has only a worker's thread pools. It computes on two threads, prints "idle", waits
+// until its standard input is closed, and prints how much CPU time the wait took, in microseconds.
+// With the argument `name` it prints the backend's name instead. Its main() begins like that of a
+// daemon.
 #include <time.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
-// Runs two workers on one host: the pool of an idle worker must leave its cores alone. libgomp
-// decides this from the environment when it is loaded; therefore PrepareThreadPools executes the
-// program again. The test needs a separate process for the same reason.
+// Runs two workers on one host: the thread pool of an idle worker must use no CPU time. libgomp
+// reads its settings from the environment when it is loaded, so PrepareThreadPools executes the
+// program again. For the same reason the test needs a separate process.
 #include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -27,7 +27,8 @@ std::string ReadLine(int fd) {
   return line;
 }
 
-// Returns the share of one core that the idle probe used while this process computed for a while.
+// Returns the fraction of one core that the idle probe used while this process computed for a
+// while.
 double IdleShare(const char* policy) {
   std::vector<std::string> environment;
   for (char** e = environ; *e != nullptr; ++e) {
@@ -76,8 +77,8 @@ double IdleShare(const char* policy) {
 
 TEST_CASE("the thread pool of an idle worker leaves the cores to another worker") {
   CHECK(IdleShare(nullptr) < 0.05);
-  // The same measurement detects a pool that spins because the user asked for it: the variable is
-  // left alone when it is set.
+  // The measurement must detect a pool that spins because the user has set the variable. A variable
+  // that is set is not changed.
   CHECK(IdleShare("active") > 0.05);
 }
 
@@ -86,7 +87,7 @@ TEST_CASE(
     "unbound") {
   const auto allowed_in_thread = [](int threads, bool bind) {
     int count = -1;
-    std::thread([&] {  // a separate thread, because a thread that was bound stays bound
+    std::thread([&] {  // a separate thread, because a thread that is bound to a core stays bound
       const auto backend = MakeBackend({"cpu", threads, bind});
       cpu_set_t set;
       CPU_ZERO(&set);

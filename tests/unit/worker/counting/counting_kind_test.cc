@@ -1,4 +1,4 @@
-// Tests counting jobs in a runner: the test plays the coordinator, and the servers are real, over
+// Tests counting jobs in a runner. The test acts as the coordinator, and the servers are real, over
 // the in-process transport.
 #include "worker/counting/counting_kind.h"
 
@@ -33,8 +33,8 @@ TEST_CASE(
     count += done.metrics().sums(0).count();
   }
   CHECK(count == 2 * 90);
-  // touch(c, u) is a function of the plan: shard s of counting/samples holds the examples 15 s … 15
-  // s + 14.
+  // Which shards (c, u) touches follows from the plan: shard s of counting/samples holds the
+  // examples 15 s to 15 s + 14.
   std::set<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>> want, seen;
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
     for (std::uint32_t u = 0; u < stage.plan->Closure(ClosureId(c)).steps; ++u) {
@@ -54,7 +54,7 @@ TEST_CASE(
   Stage stage;
   stage.Begin(CountingYaml(90, 0, 3), 4, SmallPlan());
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) stage.RunClosure(c);
-  stage.RunClosure(0);  // the second run meets duplicates everywhere
+  stage.RunClosure(0);  // in the second run every push is a duplicate
   const auto dense = static_cast<std::uint32_t>(stage.job.plan().shards_size()) - kSlots;
   stage.RunClosure(1, v1::TRAIN, {dense + 3});
   std::vector<std::map<std::int64_t, std::vector<float>>> rows(3);

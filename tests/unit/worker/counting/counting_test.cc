@@ -6,8 +6,8 @@
 namespace evergrad::worker {
 namespace {
 
-// The samples have the rows 0-3 in shard 0 and 4-7 in shard 1; the updates are counted in the
-// shards 2 and 3.
+// Shard 0 has the rows 0 to 3 of the samples, and shard 1 the rows 4 to 7. The shards 2 and 3 count
+// the updates.
 Layout SmallLayout(const std::string& updates = kCountingUpdates) {
   v1::Plan plan;
   const auto add = [&](std::uint32_t index, const std::string& name, std::uint64_t rows,

@@ -1,4 +1,4 @@
-// Tests settings of the daemon that depend on the machine, and settings that are refused.
+// Tests settings of the worker that depend on the machine, and settings that are refused.
 #include "worker/config.h"
 
 #include <catch2/catch.hpp>
@@ -15,7 +15,7 @@ TEST_CASE("an unnamed worker uses the ordinal of its host's name, if there is on
   CHECK(config.name == "12");
   Config numbered;
   REQUIRE(Resolve("desk", 8, &numbered).ok());
-  CHECK(numbered.name.empty());  // the coordinator numbers it
+  CHECK(numbered.name.empty());  // the coordinator gives it a number as its name
 }
 
 TEST_CASE("the default number of threads is half of the cores") {

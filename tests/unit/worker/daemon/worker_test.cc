@@ -1,4 +1,4 @@
-// Runs a whole worker over the in-process transport; the test plays the coordinator.
+// Runs a whole worker over the in-process transport. The test acts as the coordinator.
 #include "worker/worker.h"
 
 #include <catch2/catch.hpp>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Accepts sessions, answers each Hello with the result of `answer`, and keeps the messages that it
+// Accepts sessions, answers each Hello with the result of `answer`, and keeps all messages that it
 // receives.
 class Coordinator {
  public:
@@ -239,7 +239,8 @@ TEST_CASE("a stop sends Leaving, returns work that has not begun, and may be rep
   }
   CHECK(progress.state() == "waiting");
   bench.worker->Stop("SIGTERM");
-  // Next drops messages of other kinds, so it finds them in this order only if Leaving came first.
+  // Next drops messages of other kinds. It therefore finds these messages only if Leaving came
+  // first.
   CHECK(bench.coordinator.Next(v1::TaskMessage::kLeaving).leaving().reason() == "SIGTERM");
   CHECK(bench.coordinator.Next(v1::TaskMessage::kDropped).dropped().reason() == "draining");
   bench.worker->Stop("again");

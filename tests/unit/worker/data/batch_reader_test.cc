@@ -1,4 +1,4 @@
-// Tests the reader's order, bounds and ends, over a data set made of numbers.
+// Tests the order, the limits and the end of the batch reader, over a data set of numbers.
 #include "worker/data/batch_reader.h"
 
 #include <atomic>
@@ -111,8 +111,8 @@ TEST_CASE("the next stream is read ahead within the buffer's limit, and waiting 
   reader.Open(1, data, 2, From(0));
   reader.Open(2, data, 5, From(50));
   for (int i = 0; i < 2; ++i) REQUIRE(Take(reader, 1).ok());
-  // Both batches of stream 1 and three of stream 2 are read. Then the reader pauses, and reports
-  // this before it waits.
+  // Both batches of stream 1 and three batches of stream 2 are read. Then the reader pauses, and
+  // counts the batches before it waits.
   runtime::WaitableEvent never;
   while (data->reads() < 5 || reader.buffered_batches() < 3 ||
          absl::StrContains(registry.PrometheusText(), "prefetch_batches_refused_total 0\n")) {
@@ -131,7 +131,7 @@ TEST_CASE(
     "a batch with a waiting reader is read even if the buffer is full of another stream's "
     "batches") {
   const auto data = std::make_shared<Numbers>(100);
-  BatchReader reader({2, 1}, nullptr);  // a single batch already exceeds bytes_max
+  BatchReader reader({2, 1}, nullptr);  // even one batch exceeds bytes_max
   reader.Open(1, data, 4, From(0));
   reader.Open(2, data, 4, From(50));
   for (std::uint32_t i = 0; i < 4; ++i) {

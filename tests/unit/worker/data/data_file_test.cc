@@ -1,5 +1,5 @@
-// Plain and gzip files are read to their last byte. A file of any other kind is refused, and the
-// message names the kind.
+// Tests that plain and gzip files are read to their last byte. A file of any other kind must be
+// refused, and the message must name the kind.
 #include "worker/data/data_file.h"
 
 #include <sys/stat.h>
@@ -33,7 +33,7 @@ std::string Gzip(const std::string& text) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Returns all bytes, read `step` at a time, or the error.
+// Returns all bytes of the file, read `step` bytes at a time, or the error.
 absl::StatusOr<std::string> All(const std::string& path, std::size_t step = 7,
                                 const fs::Roots& roots = {}) {
   auto file = DataFile::Open(path, roots, "a csv file");
@@ -117,7 +117,7 @@ TEST_CASE(
                                    Catch::Contains("want=a csv file, gzip (.gz) or plain") &&
                                    Catch::Contains(want));
   TempFolder folder;
-  Write(folder / "x", "BZh,b,c\n");  // text
+  Write(folder / "x", "BZh,b,c\n");  // this is text, although it begins like a bzip2 file
   CHECK(*All(folder / "x") == "BZh,b,c\n");
 }
 
@@ -145,7 +145,7 @@ TEST_CASE(
                     .replace(std::string(status.message()).find(folder / name),
                              (folder / name).size(), "PATH"));
   }
-  REQUIRE(said.size() == 1);  // one message stands for all of them
+  REQUIRE(said.size() == 1);  // there is one message for all files
   CHECK_THAT(
       *said.begin(),
       Catch::Contains(

@@ -1,4 +1,4 @@
-// Every fault of a data file is a user error that names the file, the offset, and what was
+// Tests idx files. Every fault must be a user error that names the file, the offset, and what was
 // expected. The test makes the files.
 #include <zlib.h>
 
@@ -164,7 +164,7 @@ TEST_CASE("every defect of a file is a user's error with file, offset and expect
        [](const TempFolder& f) {
          WriteGz(f / "images", Images());
          auto b = FileBytes(f / "images");
-         b[b.size() - 6] = static_cast<char>(b[b.size() - 6] ^ 1);  // in the CRC
+         b[b.size() - 6] = static_cast<char>(b[b.size() - 6] ^ 1);  // a bit of the CRC is wrong
          WritePlain(f / "images", b);
        },
        {"damaged", "images", "offset=", "incorrect data check"}},
@@ -233,7 +233,7 @@ TEST_CASE("the fingerprint depends exactly on the contents of both files") {
   const std::string before = (*first)->Fingerprint();
   CHECK_THAT(before,
              Catch::Contains("images: size=46 sha256=") && Catch::Contains("labels: size="));
-  // A copy, touched later.
+  // Copies of the files get a later modification time.
   TempFolder copy;
   WritePlain(copy / "labels", Labels());
   WritePlain(copy / "images", Images());

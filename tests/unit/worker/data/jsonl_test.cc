@@ -1,5 +1,5 @@
-// Tests jsonl files: every value is typed and transformed as in a csv file with the same data.
-// Every fault is a user error that names file:line and the member.
+// Tests jsonl files: every value must be converted and transformed as in a csv file with the same
+// data. Every fault must be a user error that names file:line and the member.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
@@ -89,8 +89,8 @@ std::string Fault(const std::string& text, const std::vector<config::FieldSpec>&
 }
 
 TEST_CASE("a jsonl file gives the examples of a csv file with the same data") {
-  // The records are random, with missing values, quotes and escapes. The gzip file is read like the
-  // plain one, and the evaluation data uses the vocabulary of the training data.
+  // The records are random, with missing values, quotes and escapes. The gzip file must be read
+  // like the plain one, and the evaluation data must use the vocabulary of the training data.
   const TempFolder folder;
   const std::string words[] = {"Bern", "Genf", "na\xc3\xafve", "a,b", "\"", "Z\xc3\xbcrich"};
   const std::string escaped[] = {"Bern", "Genf", "na\\u00efve", "a,b", "\\\"", "Z\xc3\xbcrich"};

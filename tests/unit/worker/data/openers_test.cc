@@ -1,5 +1,5 @@
-// Goes over the formats and transforms of job files, which common/data_formats describes. For each
-// there must be a worker's implementation.
+// Tests that a worker implements each format and each transform of job files that
+// common/data_formats describes.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <set>

@@ -1,5 +1,5 @@
-// Tests generated examples: the same seed gives the same examples in any order, they have the
-// requested distribution, and they contain something to learn.
+// Tests generated examples: the same seed must give the same examples in any order, they must have
+// the requested distribution, and a model must be able to learn from them.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>

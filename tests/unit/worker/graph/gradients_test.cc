@@ -31,14 +31,15 @@ std::vector<float> Floats(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-// The errors that rounding may cause: in the loss; in the length of a gradient's difference,
-// relative to the variable's gradient (16 bits only); in an element; and absolute.
+// The tolerated rounding errors. `loss` is relative. `length` limits the length of the difference
+// between the gradients of a variable, relative to the gradient's length (16 bits only). An element
+// may differ by the fraction `element` and by `absolute`.
 struct Tolerance {
   double loss = 1e-5, length = 0, element = 2e-5, absolute = 2e-8;
 };
 constexpr Tolerance kNarrowTolerance = {2e-2, 2e-2, 0.1, 5e-4};
 
-// The shape rules of common/layers agree with the shapes of the float64 forward pass.
+// The shape rules of common/layers must give the shapes of the float64 forward pass.
 void CheckShapes(const config::ModelSpec& model, const ReferenceResult& reference) {
   for (const config::LayerSpec& layer : model.layers) {
     INFO(layer.name);
@@ -54,8 +55,9 @@ void CheckShapes(const config::ModelSpec& model, const ReferenceResult& referenc
   }
 }
 
-// A case with random weights, rows and examples, in float32 for the graph and in float64 for the
-// reference. All numbers are rounded to float first, so that both sides compute with the same ones.
+// A case with random weights, rows and examples: in float32 for the graph, and in float64 for the
+// reference. All numbers are first rounded to float32, so that both sides compute with the same
+// numbers.
 class GradientCheck {
  public:
   GradientCheck(const GradientCase& c, std::int64_t size, Graph* graph, const Tolerance& tolerance)
@@ -66,7 +68,7 @@ class GradientCheck {
     DrawLabels();
     DrawRows();
   }
-  // Compares a training step, and an evaluation without dropout.
+  // Compares the results of a training step, and those of an evaluation without dropout.
   void Run(Backend& backend, float loss_scale) {
     HostStep steps(&graph_, &backend);
     graph_.SetLossScale(loss_scale);
@@ -98,7 +100,7 @@ class GradientCheck {
     for (const Variable& variable : graph_.variables()) {
       std::vector<float>& drawn = weights32_.emplace_back(
           Floats(Draw(random::KeyOf(1, variable.name), variable.shape.elements())));
-      // One of them is a variance.
+      // Moving averages must be above 0, because one of them is a variance.
       if (variable.is_moving_average())
         for (float& v : drawn) v = std::abs(v) + 0.125f;
       weights_.emplace_back(drawn.begin(), drawn.end());
@@ -114,9 +116,10 @@ class GradientCheck {
       std::vector<float>& drawn =
           inputs32_.emplace_back(Floats(Draw(random::KeyOf(2, input.name), elements)));
       if (IsIds(inputs32_.size() - 1)) {
-        for (float& id : drawn) id = std::floor(4 * id);  // -4 … 3: many twice, many padding
+        // -4 to 3, so that many ids are duplicates and many are padding
+        for (float& id : drawn) id = std::floor(4 * id);
       } else if (input.name == "w") {
-        for (float& weight : drawn) weight += 1.5f;  // no sum of weights near zero
+        for (float& weight : drawn) weight += 1.5f;  // so that no sum of weights is near zero
       }
       batch_.inputs.emplace_back(drawn.begin(), drawn.end());
       ids_.emplace_back(drawn.begin(), drawn.end());
@@ -218,7 +221,8 @@ class GradientCheck {
   const Tolerance& tolerance_;
   std::vector<std::vector<double>> weights_;
   ReferenceBatch batch_;
-  // The same numbers as the graph takes them, and its gradients. The spans refer to the vectors.
+  // The same numbers in the form in which the graph takes them, and the graph's gradients. The
+  // spans refer to the vectors.
   std::vector<std::vector<float>> weights32_, gradients32_, inputs32_, rows32_, row_gradients32_;
   std::vector<std::vector<std::int64_t>> ids_;
   std::vector<float> labels32_;
@@ -245,9 +249,10 @@ void Check(const GradientCase& c, std::int64_t size, Backend& backend,
         ElementOf(precision) == Element::kFloat32 ? Tolerance() : kNarrowTolerance);
 }
 
-#ifdef EG_CONTRACT_ON_GPU  // tests/unit/worker/backend/gpu
+#ifdef EG_CONTRACT_ON_GPU  // set in tests/unit/worker/backend/gpu
 
-// One backend serves all models, because opening a device is slow. It is null if there is none.
+// Returns one backend for all models, because opening a device is slow. It is null if there is no
+// GPU.
 std::unique_ptr<Backend> Gpu() {
   if (const auto choice = ChooseDevice("gpu", ""); !choice.ok()) {
     std::printf("\nskipped: no GPU: %s\n", std::string(choice.status().message()).c_str());
@@ -322,7 +327,7 @@ TEST_CASE(
   for (const GradientCase& c : GradientCases()) Check(c, 4, **MakeBackend(EmulatedGpu()));
 }
 
-// Runs on every backend with 16 bits. The loss scale must not affect any result.
+// Runs on every backend that supports 16 bits. The loss scale must not affect any result.
 TEST_CASE(
     "gradients in mixed precision equal central differences up to rounding, for any loss scale") {
   const std::vector<std::function<std::unique_ptr<Backend>()>> backends = {
@@ -342,7 +347,7 @@ TEST_CASE(
   }
 }
 
-// The tolerance is that of float32, because no input, output or product of these layers was rounded
+// The tolerance is that of float32, because no input, output or product of these layers is rounded
 // to 16 bits.
 TEST_CASE("layers of dtype float32 compute in float32 in mixed precision, too") {
   const std::vector<std::function<std::unique_ptr<Backend>()>> backends = {

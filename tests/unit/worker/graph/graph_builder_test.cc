@@ -11,7 +11,7 @@ namespace {
 
 using namespace test;
 
-// The nodes of a model that is valid.
+// Returns the nodes of a valid model.
 GraphNodes NodesOf(const config::ModelSpec& model, Precision precision = Precision::kFloat32) {
   const std::unique_ptr<Backend> backend = *MakeBackend({"cpu", 1});
   auto nodes = GraphBuilder(*backend, precision).Build(model);
@@ -31,7 +31,8 @@ const GraphStorage& StorageOf(const GraphNodes& nodes, const std::string& name) 
   return nodes.StorageOf(IndexOf(nodes, name));
 }
 
-// x -> a -> {flat (a view) -> b, c} -> sum: `a` has two consumers, one of them through a view.
+// The model is x -> a -> {flat -> b, drop -> c} -> sum. `a` has two consumers, one of them through
+// `flat`, which is a view.
 config::ModelSpec Fork() {
   config::ModelSpec model;
   model.inputs = {{"x", {4}}};
@@ -61,7 +62,7 @@ TEST_CASE("a view shares its input's storage, whose consumers are those of both"
   const GraphNodes nodes = NodesOf(Fork());
   CHECK(nodes.values[IndexOf(nodes, "flat")].storage == nodes.values[IndexOf(nodes, "a")].storage);
   CHECK(nodes.storages.size() == nodes.values.size() - 1);
-  CHECK(StorageOf(nodes, "a").consumers == 2);     // b through the view, drop
+  CHECK(StorageOf(nodes, "a").consumers == 2);     // b, through the view, and drop
   CHECK(StorageOf(nodes, "drop").consumers == 1);  // c
   CHECK(StorageOf(nodes, "sum").consumers == 1);   // the loss
   CHECK(StorageOf(nodes, "sum").at_loss);
@@ -110,7 +111,7 @@ TEST_CASE(
   CHECK(StorageOf(nodes, "b").type == Element::kBFloat16);
   CHECK(StorageOf(nodes, "c").type == Element::kFloat32);
   CHECK(StorageOf(nodes, "sum").type == Element::kFloat32);
-  // x is read as 16 bits by a; drop is read as float32 by c, b as float32 by sum.
+  // a reads x in 16 bits, c reads drop as float32, and sum reads b as float32.
   CHECK(StorageOf(nodes, "x").cast_wanted);
   CHECK(StorageOf(nodes, "drop").cast_wanted);
   CHECK(StorageOf(nodes, "b").cast_wanted);
@@ -118,7 +119,7 @@ TEST_CASE(
   CHECK_FALSE(StorageOf(nodes, "c").cast_wanted);
   CHECK(nodes.CastTypeOf(StorageOf(nodes, "x")) == Element::kBFloat16);
   CHECK(nodes.CastTypeOf(StorageOf(nodes, "drop")) == Element::kFloat32);
-  // Products read kernels in 16 bits, and biases as they are.
+  // Products read their kernels in 16 bits, and their biases in float32.
   CHECK(nodes.IsNarrowed(nodes.layers[0], 0));
   CHECK_FALSE(nodes.IsNarrowed(nodes.layers[0], 1));
   CHECK_FALSE(nodes.IsNarrowed(nodes.layers[4], 4));
@@ -149,7 +150,7 @@ TEST_CASE("embedding layers of one table read consecutive ranges of its ids") {
 TEST_CASE("a mistake is reported as the user's, and no nodes are made") {
   const std::unique_ptr<Backend> backend = *MakeBackend({"cpu", 1});
   config::ModelSpec model = Fork();
-  model.layers.pop_back();  // the loss then reads nothing
+  model.layers.pop_back();  // then the loss has nothing to read
   const auto nodes = GraphBuilder(*backend, Precision::kFloat32).Build(model);
   CHECK(BlameOf(nodes.status()) == Blame::kUser);
   CHECK(std::string(nodes.status().message()).find("`sum` is not a layer") != std::string::npos);

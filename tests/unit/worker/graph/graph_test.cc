@@ -26,7 +26,7 @@ namespace {
 
 using namespace test;
 
-// Where a test runs: on the CPU, and on a backend whose memory the host cannot read.
+// The backends on which the tests run: the CPU, and a backend whose memory the host cannot read.
 struct OnCpu {
   static std::unique_ptr<Backend> Make(int threads) { return *MakeBackend({"cpu", threads}); }
 };
@@ -37,7 +37,7 @@ struct OnApart {
     return std::make_unique<ApartBackend>(options);
   }
 };
-// As OnApart, but each call of a step is compared with that of the steps before.
+// Like OnApart, but each call of a step is compared with the same call of earlier steps.
 struct OnApartCompared {
   static std::unique_ptr<Backend> Make(int threads) {
     ApartOptions options;
@@ -46,7 +46,7 @@ struct OnApartCompared {
   }
 };
 
-// A graph for which weights, inputs and labels are drawn.
+// A graph with random weights, inputs and labels.
 template <typename On>
 struct BenchOn {
   explicit BenchOn(const config::ModelSpec& spec, int threads = 1) : model(spec) {
@@ -355,8 +355,8 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
     CHECK(graph.status().code() == absl::StatusCode::kInvalidArgument);
     CHECK(BlameOf(graph.status()) == Blame::kUser);
   }
-  // Shapes whose product overflows, and shapes with too many axes, are refused with the shape's own
-  // message.
+  // If the product of a shape overflows, or a shape has too many axes, the graph is refused with
+  // the message about the shape.
   config::ModelSpec model = Small();
   model.inputs[0].shape = {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
   CHECK(BlameOf(Graph::Build(model, backend.get()).status()) == Blame::kUser);
@@ -446,7 +446,7 @@ TEMPLATE_TEST_CASE("a NaN or Inf in weights, inputs or gradients clears `finite`
     bench.inputs[0][7] = std::nanf("");
     CHECK_FALSE(bench.Train()->finite);
   }
-  // The loss is finite, but a gradient is not: 1e30 * 1e30 occurs in the kernel's gradient only.
+  // The loss is finite, but a gradient is not: only the kernel's gradient contains 1e30 * 1e30.
   config::ModelSpec model = Small();
   model.metrics.clear();
   model.layers = {DenseSpec("b", "x", 1)};
@@ -539,7 +539,7 @@ TEMPLATE_TEST_CASE(
   const double evaluated = bench.Evaluate()->loss_sum;
   CHECK(evaluated == bench.Evaluate()->loss_sum);
   CHECK(evaluated != first);
-  // A seed that is set for the layer gives another stream.
+  // A seed that is set for the layer must give other masks.
   model.layers[1].seed = 9;
   Bench seeded(model);
   seeded.Fill(6);
@@ -562,8 +562,8 @@ TEST_CASE(
   REQUIRE(train(10).ok());
   const absl::Status refused = train(1500).status();
   CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
-  // These are 5 + 3 outputs and their gradients. The inputs, labels, weights and gradients of the
-  // model are already allocated.
+  // The 64 bytes are those of 5 + 3 outputs and their gradients. The inputs, labels, weights and
+  // gradients of the model are already allocated.
   CHECK_THAT(std::string(refused.message()),
              Catch::StartsWith("out of memory for a batch: examples=1500 bytes_per_example=64 "
                                "examples_that_may_fit=10") &&
@@ -571,8 +571,8 @@ TEST_CASE(
   CHECK(train(900).ok());
   CHECK(train(1500).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(train(10).ok());
-  // Not even the inputs fit. The message states how many examples may fit if their inputs count
-  // twice.
+  // Even the inputs do not fit. The message must state how many examples may fit if their inputs
+  // are allocated twice.
   const absl::Status inputs = train(8000).status();
   CHECK_THAT(std::string(inputs.message()),
              Catch::StartsWith("out of memory for a batch: examples=8000 bytes_per_example=104 "
@@ -609,7 +609,7 @@ TEST_CASE(
   CHECK(train(20).ok());
 }
 
-// Runs steps over a stream of batches. Each batch has its own memory, which is poisoned once the
+// Runs steps over a stream of batches. Each batch has its own memory, which is overwritten once the
 // step may have released it.
 template <typename Bring>
 std::vector<std::vector<float>> TrainStream(Backend* backend, std::uint64_t* ahead, Bring bring) {
@@ -620,7 +620,7 @@ std::vector<std::vector<float>> TrainStream(Backend* backend, std::uint64_t* ahe
   std::vector<std::unique_ptr<BenchOn<OnCpu>>> batches;
   for (int i = 0; i < kBatches; ++i) {
     batches.push_back(std::make_unique<BenchOn<OnCpu>>(SmallCnnModel()));
-    batches.back()->Fill(i == 7 ? 3 : 4);  // a short batch
+    batches.back()->Fill(i == 7 ? 3 : 4);  // one batch is short
     for (float& x : batches.back()->inputs[0]) x *= 1.0f + 0.1f * static_cast<float>(i);
   }
   std::vector<std::vector<float>> got;
@@ -670,7 +670,8 @@ TEST_CASE("a batch uploaded before its step, during or after the step before, ch
                         return done;
                       }) == want);
     CHECK(ahead == 11);
-    // Every third batch is uploaded twice, and every fourth is not the one that comes next.
+    // Every third batch is uploaded twice. After every fourth, another batch is uploaded that is
+    // not the next one.
     std::vector<float> other(4 * 28 * 28, 7.0f);  // as large as the largest batch
     CHECK(TrainStream(&changed, &ahead,
                       [&](HostStep* steps, int i, const Batch* next, const auto& step) {
@@ -688,7 +689,7 @@ TEST_CASE("a batch uploaded before its step, during or after the step before, ch
     for (ApartBackend* const backend : {&meanwhile, &between, &changed})
       CHECK(backend->TakeBreaches().empty());
   }
-  // The host's memory is read in place, so there is no upload.
+  // The CPU backend reads the host's memory in place, so there is no upload.
   const auto cpu = *MakeBackend({"cpu", 1});
   CHECK(
       TrainStream(cpu.get(), &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
@@ -724,8 +725,8 @@ TEST_CASE("on an emulated GPU the next batch is uploaded during a step, and no s
                     }) == want);
   CHECK(ahead == 11);
   CHECK(asked == 2 * 11);  // the image and the labels of each batch
-  CHECK(overlapped > 0);   // done while kernels of the step before were still running
-  CHECK(behind > 0);       // the step before did not wait for it
+  CHECK(overlapped > 0);   // copies that were done while kernels of the step before still ran
+  CHECK(behind > 0);       // the step before has not waited for the copies
 }
 
 TEST_CASE("a step whose spans keep their addresses is replayed with their current contents") {
@@ -753,7 +754,7 @@ TEST_CASE("a step whose spans keep their addresses is replayed with their curren
                        {bench.gradients.begin(), bench.gradients.end()}, {})
             .ok());
   CHECK(backend.uploads() ==
-        uploads + 2);  // only the image and the labels, because no weight has changed
+        uploads + 2);  // two uploads, of the image and the labels, because no weight has changed
   CHECK(backend.allocations() == allocations);
 }
 
@@ -819,7 +820,7 @@ TEMPLATE_TEST_CASE("clipped probabilities and huge logits give Keras' values, ne
   sparse.batch.inputs = {sparse.inputs[0]};
   sparse.labels = {0};
   sparse.batch.labels = sparse.labels;
-  // p_label is clipped to 1e-7; the sum of the clipped values is 1 + 2e-7.
+  // p_label is clipped to 1e-7. The sum of the clipped values is then 1 + 2e-7.
   CHECK(sparse.Evaluate()->loss_sum == Approx(-std::log(1e-7) + std::log1p(2e-7)).epsilon(1e-9));
 
   model.losses = {LossOf("sparse_categorical_crossentropy", "b", true)};
@@ -839,8 +840,8 @@ TEMPLATE_TEST_CASE("clipped probabilities and huge logits give Keras' values, ne
   binary.labels = {1, 1, 0, 0};
   binary.batch.inputs = {binary.inputs[0]};
   binary.batch.labels = binary.labels;
-  // Keras' epsilon() is both the bound of the clipping and added. The two wrong examples cost
-  // -log(2e-7) each, the two right ones -log(1).
+  // Keras uses its epsilon() as the bound of the clipping, and also adds it. The loss of each of
+  // the two wrong examples is -log(2e-7), and that of each right one is -log(1).
   CHECK(binary.Evaluate()->loss_sum == Approx(-2 * std::log(2e-7) / 4).epsilon(1e-6));
 }
 

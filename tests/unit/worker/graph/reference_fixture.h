@@ -1,6 +1,6 @@
-// A second, simple implementation of the model: forward only, float64, one loop per formula,
-// directly from the definitions. The tests compare its central differences with the backend's
-// float32 gradients.
+// A second, simple implementation of a model. It has only the forward pass, in float64, with one
+// loop per formula, written directly from the definitions. The tests compare its central
+// differences with the float32 gradients of the backend.
 #pragma once
 
 #include <cstdint>
@@ -15,36 +15,37 @@ namespace evergrad::worker::test {
 
 struct ReferenceBatch {
   std::int64_t size = 0;
-  std::vector<std::vector<double>> inputs;  // ids, too
+  std::vector<std::vector<double>> inputs;  // including inputs of ids
   std::vector<double> labels;
-  // Rows by table and id.
+  // The rows of each table, by table and id.
   std::map<std::string, std::map<std::int64_t, std::vector<double>>> tables;
 };
 struct ReferenceResult {
   double loss_sum = 0;
   std::int64_t correct = 0;
-  // The values that a training step passes to moving averages, by variable.
+  // The values with which a training step updates the moving averages, by variable.
   std::map<std::string, std::vector<double>> moving;
-  // Shapes of one example, by the name of the input or layer.
+  // The shape of one example, by the name of the input or layer.
   std::map<std::string, std::vector<std::uint64_t>> shapes;
 };
 
-// Computes the model with weights in the order of the plan. Dropout draws its masks if `training`.
+// Computes the model. The weights have the order of the plan. Dropout draws its masks only if
+// `training`.
 ReferenceResult ReferenceForward(const config::ModelSpec& model,
                                  const std::vector<std::vector<double>>& weights,
                                  const ReferenceBatch& batch, bool training,
                                  std::uint64_t dropout_key);
 
-// A case of models that together have every layer type, activation and loss.
+// One of the models that together have every layer type, activation and loss.
 struct GradientCase {
   std::string name;
   config::ModelSpec model;
-  std::int64_t classes = 0;  // labels are 0..classes-1; 0 for real targets in (0, 1)
+  std::int64_t classes = 0;  // labels are 0 to classes-1; 0: the targets are real numbers in (0, 1)
 };
 
 std::vector<GradientCase> GradientCases();
 
-// Specs made by hand, with the parser's defaults.
+// These functions make specs with the defaults of the parser.
 config::LayerSpec DenseSpec(const std::string& name, const std::string& input, std::uint64_t units,
                             const std::string& activation = "linear");
 config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input,
@@ -63,7 +64,7 @@ config::LayerSpec DropoutSpec(const std::string& name, const std::string& input,
 config::LossSpec LossOf(const std::string& type, const std::string& output,
                         bool from_logits = false);
 
-// For batch_normalization, layer_normalization and global_average_pooling2d.
+// Makes a batch_normalization, layer_normalization or global_average_pooling2d.
 config::LayerSpec PlainSpec(const std::string& name, const std::string& type,
                             const std::string& input);
 config::LayerSpec MergeSpec(const std::string& name, const std::string& type,
@@ -74,9 +75,10 @@ config::LayerSpec EmbeddingSpec(const std::string& name, const std::string& tabl
                                 const std::string& weights = "");
 config::TableSpec TableOf(const std::string& name, std::uint32_t dimension, double l2 = 0);
 
-// The quickstart's model: dense 256 relu, 128 relu, 10 logits over (28, 28, 1).
+// The quickstart's model over (28, 28, 1): dense 256 relu, dense 128 relu, dense 10 for the logits.
 config::ModelSpec MlpModel();
-// A small CNN: conv8 relu, pool, conv16 relu, pool, dense32 relu, dense10 logits over (28, 28, 1).
+// A small CNN over (28, 28, 1): conv 8 relu, pool, conv 16 relu, pool, dense 32 relu, dense 10 for
+// the logits.
 config::ModelSpec SmallCnnModel();
 
 }  // namespace evergrad::worker::test

@@ -1,5 +1,6 @@
-// Tests that configs/examples/resnet50.yaml is Keras' ResNet50: its number of parameters, counted
-// and computed from the layers, its shapes, and one step of it on the CPU.
+// Tests that configs/examples/resnet50.yaml is Keras' ResNet50. It compares the number of
+// parameters, both counted and computed from the layers, and the shapes, and runs one step on the
+// CPU.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -23,8 +24,8 @@ config::ModelSpec Resnet50() {
   return parsed.spec->model;
 }
 
-// Returns the number of values of a convolution with a bias and of the batch normalization behind
-// it: gamma, beta, the moving mean and the moving variance.
+// Returns the number of values of a convolution with a bias and of the batch normalization after
+// it, which has gamma, beta, the moving mean and the moving variance.
 std::uint64_t Trained(std::uint64_t kernel, std::uint64_t in, std::uint64_t out) {
   return kernel * kernel * in * out + out + 2 * out;
 }
@@ -65,7 +66,7 @@ TEST_CASE(
     "gradient for every variable") {
   const auto backend = *MakeBackend({"cpu", 1});
   config::ModelSpec model = Resnet50();
-  model.inputs[0].shape = {64, 64, 3};  // a step of 224 x 224 takes seconds
+  model.inputs[0].shape = {64, 64, 3};  // smaller than 224 x 224, which would take seconds
   const auto graph = *Graph::Build(model, backend.get());
   std::vector<std::vector<float>> weights, gradients;
   for (const Variable& variable : graph->variables()) {
@@ -73,14 +74,15 @@ TEST_CASE(
     gradients.emplace_back(values.size());
     const bool ones = variable.name.ends_with("/gamma") || variable.name.ends_with("variance");
     const float he = std::sqrt(6.0f / static_cast<float>(std::max<std::uint64_t>(
-                                          variable.fan_in, 1)));  // uniform with He's variance
+                                          // uniform numbers with He's variance
+                                          variable.fan_in, 1)));
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = ones ? 1.0f
                   : variable.name.ends_with("/kernel")
                       ? he * (2 * random::Uniform(random::KeyOf(3, variable.name), i) - 1)
                       : 0.0f;
   }
-  for (float& x : weights[weights.size() - 2]) x *= 0.1f;  // logits near zero
+  for (float& x : weights[weights.size() - 2]) x *= 0.1f;  // so that the logits are near zero
   std::vector<float> image(2 * 64 * 64 * 3);
   for (std::size_t i = 0; i < image.size(); ++i) image[i] = random::Uniform(5, i);
   const std::vector<float> labels = {7, 999};
@@ -95,8 +97,7 @@ TEST_CASE(
   CHECK(result->loss_sum / 2 == Approx(std::log(1000.0)).epsilon(0.15));
   for (std::size_t v = 0; v < gradients.size(); ++v) {
     INFO(graph->variables()[v].name);
-    // A bias in front of a batch normalization has no effect: its gradient consists of rounding
-    // errors.
+    // A bias before a batch normalization has no effect. Its gradient consists of rounding errors.
     double sum = 0;
     for (const float g : gradients[v]) sum += std::fabs(g);
     CHECK(std::isfinite(sum));

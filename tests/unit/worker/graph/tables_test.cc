@@ -1,4 +1,4 @@
-// Tests look-ups of ids, refusals about tables, and the metrics that are sent as sums.
+// Tests lookups of ids, refusals about tables, and the metrics that are sent as sums.
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
@@ -52,7 +52,7 @@ TEST_CASE("a lookup lists each id once, in order of first appearance, with its p
   const auto rows = (*graph)->Lookup(batch);
   REQUIRE(rows.ok());
   CHECK((*rows)[0].ids == std::vector<std::int64_t>{5, 7, std::int64_t{1} << 62, 9});
-  // Movies first, then users.
+  // The positions are those of movies first, and then those of users.
   CHECK((*rows)[0].position == std::vector<std::uint32_t>{0, kAbsent, 1, 2, 0, 0, 1, 3});
   CHECK((*rows)[1].position.size() == 8);
   batch.inputs[0] = x;
@@ -136,7 +136,7 @@ TEST_CASE("a model whose tables and inputs do not fit is a user's error") {
              Catch::Contains("unknown metric `precision`"));
 }
 
-// The inputs of a kernel are listed in its arguments, which are short.
+// The arguments of a kernel list its inputs, and their size is limited.
 TEST_CASE(
     "an embedding or factorization machine with more inputs than a GPU allows is a user's error "
     "when it is built") {
@@ -171,7 +171,7 @@ TEST_CASE(
   }
 }
 
-// A batch with any number of rows.
+// A random batch. Its number of different rows varies.
 struct Drawn {
   std::vector<std::int64_t> users, movies;
   std::vector<float> x, labels;
@@ -231,8 +231,7 @@ TEST_CASE(
     INFO(got.status().ToString());
     REQUIRE(got.ok());
     CHECK(got->finite);
-    // Runs the same batch as the first step of another device, which has never
-    // seen another batch.
+    // Runs the same batch as the first step of another device, which has never seen another batch.
     const auto other = *MakeBackend(EmulatedGpu());
     const std::unique_ptr<Graph> fresh = *Graph::Build(model, other.get());
     const auto put = [&](std::span<const std::byte> bytes) {
@@ -273,7 +272,7 @@ TEST_CASE(
                     std::as_writable_bytes(std::span(back)));
     CHECK(back == kernel_gradient);
   }
-  CHECK(sizes.size() > 5);  // otherwise the test has shown nothing
+  CHECK(sizes.size() > 5);  // otherwise the test would show nothing
   const DeviceUse use = *device->device_use(false);
   INFO(use.eager << " eager, " << use.captures << " captured, " << use.replays << " replayed");
   CHECK(use.replays >= kSteps - 12);
@@ -285,11 +284,11 @@ TEST_CASE(
   CHECK(device->device_use(false)->replays >= use.replays + 5);
 }
 
-// One step of HostStep whose variables and tables are each sent in another type. It is compared
-// with the same step in float32, with the values converted here.
+// A step of HostStep in which each variable and table is sent in a type of its own. It is compared
+// with the same step in float32, for which the test itself converts the values.
 struct Travel {
-  std::vector<tensor::WireType> types;  // of variables, then of tables
-  // The values that came, and the gradients that leave.
+  std::vector<tensor::WireType> types;  // the types of the variables, then those of the tables
+  // The values that are sent to the step, and the gradients that it returns.
   std::vector<std::vector<std::byte>> narrow, made;
   std::vector<std::vector<float>> wide, wide_made;
   Travel(const Graph& graph, const Drawn& drawn, std::uint64_t number,
@@ -300,7 +299,7 @@ struct Travel {
       const std::size_t n = i < variables ? graph.variables()[i].shape.elements()
                                           : drawn.values[i - variables].size();
       std::vector<float>& values = wide.emplace_back(n);
-      // A variance is above 0.
+      // A moving average may be a variance, which must be above 0.
       const float least = i < variables && graph.variables()[i].is_moving_average() ? 0.1f : -0.4f;
       for (std::size_t e = 0; e < n; ++e)
         values[e] = i < variables ? random::Uniform(number + 3000 + i, e) + least
@@ -350,7 +349,7 @@ TEST_CASE(
       Drawn drawn(*graph, number, 48 - 7 * static_cast<std::int64_t>(number % 2));
       Travel t(*graph, drawn, number, types);
       if (number % 6 == 5) {
-        // The regularizers give one variable and one table gradients beyond the range of float16.
+        // Regularizers give one variable and one table gradients that exceed the range of float16.
         for (const std::size_t i : {std::size_t{0}, all - 2}) {
           t.wide[i][0] = 60000;
           tensor::Narrow(types[i], t.wide[i].data(), t.wide[i].size(), t.narrow[i].data());
@@ -374,7 +373,7 @@ TEST_CASE(
       REQUIRE((got.ok() && want.ok()));
       CHECK(
           std::bit_cast<std::uint64_t>(got->loss_sum) ==
-          std::bit_cast<std::uint64_t>(want->loss_sum));  // a NaN where float16 is used in between
+          std::bit_cast<std::uint64_t>(want->loss_sum));  // NaN if the step computes in float16
       CHECK(got->finite == want->finite);
       int overflowed[] = {-1, -1};
       for (std::size_t i = 0; i < all; ++i) {
@@ -420,7 +419,7 @@ TEST_CASE("after a batch whose rows were out of memory, a batch with fewer rows 
     HostStep steps(graph.get(), &device);
     const std::vector<float> kernel(64, 0.5f), bias(1), labels(1200, 1);
     std::vector<float> kernel_gradient(64), bias_gradient(1);
-    // All steps have the same number of examples; only the rows differ.
+    // All steps have the same number of examples, and different numbers of rows.
     const auto step = [&](std::int64_t rows) {
       std::vector<std::int64_t> users(labels.size());
       for (std::size_t i = 0; i < users.size(); ++i) users[i] = static_cast<std::int64_t>(i) % rows;

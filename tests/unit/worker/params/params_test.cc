@@ -1,5 +1,5 @@
-// Tests how variables are partitioned, assembled and partitioned again: the layout's checks, the
-// pull cache, weights and gradients.
+// Tests how variables are partitioned, assembled and partitioned again: the checks of the layout,
+// the cache of pulls, weights and gradients.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -36,7 +36,8 @@ v1::Plan PlanOf(const std::vector<Cut>& cuts) {
   }
   return plan;
 }
-// The plan has a/kernel (5,2) with rows 0-3 and 3-5 in reverse order, a/bias (2), and a scalar.
+// The plan has a/kernel (5,2), whose shards have the rows 3 to 5 and 0 to 3 in this order, a/bias
+// (2), and a scalar.
 v1::Plan Small() {
   return PlanOf({{2, 0, "a/kernel", {5, 2}, 3, 5},
                  {0, 0, "a/kernel", {5, 2}, 0, 3},
@@ -44,8 +45,8 @@ v1::Plan Small() {
                  {3, 2, "scale", {}, 0, 1}});
 }
 
-// Returns a frame with the values first, first+1, … for one shard, at the offset of a section that
-// is aligned to 64 bytes.
+// Returns an answer for one shard with the values first, first+1, … They are in a frame, at the
+// offset of a section, which is aligned to 64 bytes.
 PulledShard Pulled(std::uint32_t shard, std::uint64_t elements, float first, std::uint64_t vlsn,
                    std::uint64_t frame_extra = 0, std::size_t misalign = 0) {
   auto frame = std::make_shared<tensor::AlignedBuffer>(64 + misalign + elements * 4 + frame_extra);
@@ -128,7 +129,7 @@ TEST_CASE(
   CHECK(spans[2][0] == 300);
   CHECK(cache.Take().empty());
 
-  // The newer of two answers for one shard is kept, and the other shards stay.
+  // Of two answers for one shard the newer must be kept, and the other shards must not change.
   REQUIRE(cache.Accept(Pulled(2, 4, 500, 2)).ok());
   REQUIRE(cache.Accept(Pulled(2, 4, 600, 3)).ok());
   auto taken = cache.Take();
@@ -158,7 +159,7 @@ TEST_CASE("a variable of one shard is read in its frame, unless the frame is lar
   CHECK(weights.Spans()[0][63] == 72);
 }
 
-// Returns memory while some is left, and counts the requests.
+// Provides memory for `left` requests, then none, and counts the requests.
 struct Rooms {
   int left = 1000, asked = 0;
   Allocator Hand() {
@@ -188,7 +189,7 @@ TEST_CASE(
     weights.Absorb(std::move(taken));
     REQUIRE(weights.complete());
     CHECK(reinterpret_cast<const std::byte*>(weights.Spans()[0].data()) == lie[0]);
-    CHECK(lie[2] == lie[0] + 6 * 4);  // the kernel's two shards, adjacent
+    CHECK(lie[2] == lie[0] + 6 * 4);  // the two shards of the kernel are adjacent
     CHECK(reinterpret_cast<const std::byte*>(weights.Spans()[1].data()) == lie[1]);
     CHECK(reinterpret_cast<const std::byte*>(weights.Spans()[2].data()) == lie[3]);
     return weights.Spans();
@@ -197,16 +198,16 @@ TEST_CASE(
     return std::vector<float>(weights.Spans()[0].begin(), weights.Spans()[0].end());
   };
   const float* const before = all(0, 1)[0].data();
-  CHECK(rooms.asked == 3);  // one for each variable
+  CHECK(rooms.asked == 3);  // one request for each variable
   CHECK(kernel() == std::vector<float>{0, 1, 2, 3, 4, 5, 200, 201, 202, 203});
-  // Memory that a step may still read is not written to.
+  // Memory that a step may still read must not be written to.
   REQUIRE(cache.Accept(Pulled(0, 6, 50, 2)).ok());
   CHECK(kernel() == std::vector<float>{0, 1, 2, 3, 4, 5, 200, 201, 202, 203});
   CHECK(cache.Take()[0].values.bytes.data() != reinterpret_cast<const std::byte*>(before));
   CHECK(all(7, 3)[0].data() != before);
 
-  // A separate answer joins the others, even when they are in a frame. The newer of two answers is
-  // used.
+  // An answer for one shard must be combined with the others, even if it is in a frame of its own.
+  // Of two answers the newer must be used.
   REQUIRE(cache.Accept(Pulled(2, 4, 500, 4)).ok());
   REQUIRE(cache.Accept(Pulled(2, 4, 600, 5)).ok());
   weights.Absorb(cache.Take());
@@ -216,7 +217,8 @@ TEST_CASE(
   CHECK(kernel() == std::vector<float>{30, 31, 32, 33, 34, 35, 600, 601, 602, 603});
   all(0, 7);
 
-  // Memory is refused to both variables, or only to the second. Then the frames are used in place.
+  // Memory is refused for both variables, or only for the second. Then the values must be used in
+  // the frames.
   rooms.left = 0;
   REQUIRE(cache.Accept(Pulled(0, 6, 70, 8)).ok());
   rooms.left = 1;
@@ -290,8 +292,8 @@ TEST_CASE("a gradient is divided by shard without a copy, and lives as long as o
   CHECK(alive.expired());
 }
 
-// The gradients of two variables lie in one block, 64 bytes apart. The bytes between them belong to
-// neither.
+// The gradients of two variables are in one block, 64 bytes apart. The bytes between them belong to
+// neither variable.
 TEST_CASE("bytes between the gradients of two variables are not sent") {
   struct Block final : tensor::BufferHome {
     alignas(64) std::byte bytes[128];
@@ -356,7 +358,7 @@ TEST_CASE(
 
     auto gradient = std::make_shared<GradientBuffer>(layout, true);
     for (std::size_t i = 0; i < rows.size(); ++i) gradient->variable(0)[i] = rows[i];
-    gradient->variable(1)[1] = 1e30f;  // the wire type can represent it
+    gradient->variable(1)[1] = 1e30f;  // the wire type can represent this number
     CHECK(gradient->ToWire() == -1);
     const tensor::SharedBytes piece = GradientBuffer::Slice(gradient, ShardId(2));
     REQUIRE(piece.bytes.size() == 8);

@@ -14,8 +14,8 @@
 namespace evergrad::worker {
 namespace {
 
-// Returns a plan with one dense variable in two shards, then `slots` slots of tables of these
-// dimensions.
+// Returns a plan with one dense variable in two shards, and then `slots` slots. The tables have
+// these dimensions.
 v1::Plan PlanOf(const std::vector<std::uint32_t>& dimensions, std::uint32_t slots) {
   v1::Plan plan;
   for (std::uint32_t i = 0; i < 2; ++i) {
@@ -110,11 +110,11 @@ TEST_CASE(
   const auto rows = std::make_shared<const SlotRows>(
       layout, std::vector<std::span<const std::int64_t>>{ids[0], ids[1], ids[2]});
 
-  // The server's tables: the row of id i of table t has i * 10 + t in each element.
+  // Returns each element of the row of `id` in the server's table `table`.
   const auto element = [](std::uint32_t table, std::int64_t id) {
     return static_cast<float>(id % 60 * 4 + table);
-  };  // fits all types
-  // Rows for which no such memory is left are allocated on the heap.
+  };  // the numbers are exact in all types
+  // If the allocator returns no memory, the rows are allocated on the heap.
   const std::vector<tensor::AlignedBuffer> without =
       rows->MakeRows([](std::size_t) { return tensor::AlignedBuffer(); });
   std::vector<tensor::AlignedBuffer> got = rows->MakeRows();
@@ -159,7 +159,7 @@ TEST_CASE(
       for (std::uint32_t d = 0; d < dimensions[t]; ++d)
         REQUIRE(got[t].floats()[i * dimensions[t] + d] == element(t, ids[t][i]));
   }
-  // The rows that are sent have the order of the ids that are sent with them.
+  // Rows that are sent must have the order of the ids that are sent with them.
   CHECK(rows->ToWire(&got) == -1);
   const tensor::AlignedBuffer out = rows->Gather(got);
   CHECK(out.size() == rows->wire_bytes());

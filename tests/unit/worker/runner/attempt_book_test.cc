@@ -21,7 +21,7 @@ Work Train(std::uint64_t c, Attempt attempt) {
 const UpdateIndex u0{0}, u1{1};
 const ShardId p0{0}, p1{1};
 
-// Returns a book that runs attempt 1 of closure 0 under V=5, with update 0 unsettled at p0 and p1.
+// Returns a book that runs attempt 1 of closure 0 under V=5. Update 0 is unsettled at p0 and p1.
 AttemptBook Running() {
   AttemptBook book;
   book.OnMap(Map(V(5)));
@@ -53,7 +53,7 @@ TEST_CASE("the touched shards in an attempt's report count updates, not pushes o
   book.OnPushAnswer(A(1), u0, p0, PushAnswer::kApplied, {});
   book.OnPushAnswer(A(1), u0, p1, PushAnswer::kBusy, {});
   CHECK(book.TouchedLess() == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {2, 0}});
-  book.Expect(UpdateIndex(2), {});  // an update without rows for any server
+  book.Expect(UpdateIndex(2), {});  // this update has no rows for any server
   CHECK(book.TouchedLess() ==
         std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {1, 2}, {2, 0}});
 }

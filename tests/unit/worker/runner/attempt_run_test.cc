@@ -1,4 +1,4 @@
-// Tests single runs: the test plays the owner and triggers every event by hand.
+// Tests single runs of attempts. The test acts as the owner and triggers every event.
 #include "worker/runner/attempt_run.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@
 namespace evergrad::worker {
 namespace {
 
-// Releases the run in each call, as the runner does.
+// Releases the run in each call, like the runner.
 struct Owner final : AttemptOwner {
   void ReportDone(bool send_now) override { End(send_now ? "done" : "done, to be sent later"); }
   void Fail(const absl::Status& status) override { End(std::string(status.message())); }
@@ -64,7 +64,7 @@ struct Describing {
   metrics::Registry registry;
   metrics::Limit limit{registry, "data_bytes", "bytes", 1e9};
   AttemptBook book;
-  // The result of the computation.
+  // The result of the describe closure.
   absl::StatusOr<v1::DescribeResult> described = [] {
     v1::DescribeResult result;
     result.set_train_examples(40);

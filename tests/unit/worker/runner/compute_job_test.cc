@@ -1,5 +1,5 @@
-// Tests ComputeJob where the host cannot read the backend's memory: the steps are the same as on
-// the CPU, bit for bit.
+// Tests ComputeJob with a backend whose memory the host cannot read. Its steps must have the same
+// bits as on the CPU.
 #include "worker/runner/compute_job.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ spec:
   training: {epochs: 1, steps_per_closure: 4WIRE}
 )";
 
-// A job that is driven as the runner does it, with values that the test makes.
+// A job that the test drives as the runner does, with values that the test makes.
 struct Job {
   Job(const std::string& wire, std::shared_ptr<ComputeBackend> backend) {
     std::string yaml = kYaml;
@@ -85,7 +85,7 @@ struct Job {
     layout = std::make_shared<const Layout>(*Layout::FromPlan(plan));
     REQUIRE(compute->UseLayout(layout).ok());
   }
-  // Adds the values of the shard at this version, in their own frame.
+  // Adds the values of the shard at this version, in a frame of their own.
   void Pull(std::uint32_t shard, std::uint64_t version) {
     const ShardSlice& slice = layout->slice(ShardId(shard));
     std::vector<float> values(slice.elements);
@@ -113,7 +113,8 @@ struct Job {
     REQUIRE(compute->train()->Read(batch.examples, to).ok());
     return batch;
   }
-  // Returns the rows. With `as_pulled` they have their wire types, as a server sends them.
+  // Returns the rows of the batch. With `as_pulled` they are in their wire types, as a server sends
+  // them.
   std::shared_ptr<ComputeJob::BatchRows> RowsOf(const ReadyBatch& batch, bool as_pulled = false) {
     auto rows = *compute->RowsOf(batch, layout, &scratch);
     rows->values = rows->slots->MakeRows();
@@ -202,12 +203,13 @@ TEST_CASE(
           INFO(step.status().ToString());
           REQUIRE(step.ok());
           steps[job == &there] = *std::move(step);
-          // Keys, numbers, labels, rows and positions of two tables.
+          // The uploads are: dropout key, numbers, labels, and the rows and positions of two
+          // tables.
           if (job == &there) CHECK(apart->uploads() == uploads + changed + 1 + 1 + 1 + 2 * 2);
           if (job == &there)
             CHECK(apart->host_allocations() ==
                   host_allocations + variables.size() +
-                      2);  // gradients arrive in memory that copies fast
+                      2);  // gradients are downloaded to memory that copies fast
           const auto result = job->compute->Evaluate(batch, rows.get());
           REQUIRE(result.ok());
           evaluated[job == &there] = *result;
@@ -231,8 +233,8 @@ TEST_CASE(
       bytes_out[wire] = apart->bytes_out();
     }
   }
-  // Gradients and values are sent in the wire's type; batches, labels, positions and keys keep
-  // theirs.
+  // Gradients and values are copied in the wire's type. Batches, labels, positions and keys keep
+  // their types.
   CHECK(bytes_out["bf16"] * 2 == bytes_out[""]);
   CHECK(bytes_out["fp16"] == bytes_out["bf16"]);
   CHECK(bytes_in["bf16"] < bytes_in[""]);
@@ -266,9 +268,9 @@ TEST_CASE(
   CHECK(apart->memory().used == 0);
 }
 
-// Returns the refusal of a job that its user wrote as `yaml` in my.yaml: the refusal at its
-// submission, or else the worker's. `change` imitates a submitter that checks less than the
-// coordinator.
+// Returns the refusal of a job that its user wrote as `yaml` in my.yaml. This is the refusal of the
+// submission, or else that of the worker. `change` imitates a submitter that checks less than the
+// coordinator does.
 std::string RefusalOfSubmitted(const std::string& yaml,
                                const std::function<void(config::JobSpec&)>& change = {}) {
   config::ParseOptions written;

@@ -31,7 +31,7 @@ TEST_CASE("work runs on the compute executor, and resumes with its result on the
   CHECK(queue.busy());
   CHECK(control.RunReady() == 0);
   CHECK(compute.RunReady() == 3);
-  CHECK(queue.busy());  // it is busy until both have resumed
+  CHECK(queue.busy());  // the queue is busy until both callers have resumed
   CHECK(control.RunReady() == 2);
   CHECK(order ==
         std::vector<std::string>{"compute a", "compute b", "post", "resume a busy", "resume b"});

@@ -28,7 +28,7 @@ TEST_CASE("the loss scale is that of the last step whose losses were scaled; ove
   step.loss_scale = 8;
   step.too_large = true;
   report.AddStep(step);
-  report.AddStep(ComputeJob::Step());  // a step of a job whose losses are not scaled
+  report.AddStep(ComputeJob::Step());  // a step of a job that does not scale its losses
   report.BeginJob();
   const std::string text = registry.PrometheusText();
   CHECK_THAT(text, Catch::Contains("evergrad_worker_loss_scale 8\n"));

@@ -1,4 +1,4 @@
-// Tests the states of an exchange's sections, and the requests that are written from them.
+// Tests the states of the sections of an exchange, and the requests that are made of them.
 #include "worker/runner/exchange_sections.h"
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ using PushKey = ExchangeSections::PushKey;
 using PullKey = ExchangeSections::PullKey;
 using Retry = ExchangeSections::Retry;
 
-// Two dense shards of one variable, then four slots of one table of dimension 2.
+// The plan has two dense shards of one variable, and then four slots of one table of dimension 2.
 std::shared_ptr<const Layout> MakeLayout() {
   v1::Plan plan;
   for (std::uint32_t i = 0; i < 6; ++i) {
@@ -41,7 +41,7 @@ std::shared_ptr<const Layout> MakeLayout() {
 }
 
 struct Fixture {
-  // Shards 0, 2 and 4 are on server a, the others on server b.
+  // The shards 0, 2 and 4 are on server a, and the others are on server b.
   Fixture() {
     map.version = MapVersion(1, 5);
     for (std::uint32_t shard = 0; shard < 6; ++shard)

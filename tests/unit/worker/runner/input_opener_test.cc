@@ -1,4 +1,4 @@
-// Tests a job's context and the opening of its input, with generated data (format: synthetic).
+// Tests how the input of a job is opened, with generated data (format: synthetic).
 #include "worker/runner/input_opener.h"
 
 #include <catch2/catch.hpp>
@@ -63,7 +63,7 @@ v1::JobInfo Info(const std::string& yaml) {
   return info;
 }
 
-// Returns a plan with examples for four closures, and one variable of three rows in one shard.
+// Returns a plan with examples for four closures, and with one variable of three rows in one shard.
 v1::Plan PlanOf(std::uint64_t train_examples) {
   plan::PlanSpec spec;
   spec.train_examples = train_examples;
@@ -224,7 +224,8 @@ TEST_CASE("data other than the plan's are an input error, and are opened again o
   CHECK(ShortfallOf(status) == Shortfall::kInput);
   CHECK_THAT(std::string(status.message()),
              Catch::Contains("source=train want=41 examples got=40"));
-  CHECK(opening.Open(Training(0)));  // it was opened a moment ago
+  // the data was opened a moment ago, and is not opened again so soon
+  CHECK(opening.Open(Training(0)));
   opening.clock.Advance(std::chrono::seconds(1));
   CHECK_FALSE(opening.opener->CheckData(opening.job, Training(0)).ok());
   CHECK(opening.opener->train() == nullptr);
@@ -242,7 +243,7 @@ TEST_CASE("an error about data of another fingerprint names the closure that nee
   CHECK(ShortfallOf(status) == Shortfall::kInput);
   CHECK_THAT(std::string(status.message()), Catch::Contains("closure=1 epoch=1 examples=[16,32)") &&
                                                 Catch::Contains("want=first, second got="));
-  opening.Plan(40, "");  // the known plan stays in use
+  opening.Plan(40, "");  // the plan that is known is still used
   CHECK_FALSE(opening.opener->CheckData(opening.job, Training(1)).ok());
   Opening same;
   CHECK_FALSE(same.Open(Training(1)));
@@ -277,7 +278,8 @@ TEST_CASE("the streams of the next closures are open before they begin, and no o
   CHECK(examples({1, 12}) == opening.job.plan()->Batch(ClosureId(2), UpdateIndex(0)));
   streams.Close({1, 12});
   streams.Open(opening.job, *opening.opener, Training(2, 12), {});
-  CHECK(examples({1, 12}) == opening.job.plan()->Batch(ClosureId(2), UpdateIndex(0)));  // anew
+  // the stream was read again from its beginning
+  CHECK(examples({1, 12}) == opening.job.plan()->Batch(ClosureId(2), UpdateIndex(0)));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace evergrad::worker {
 namespace {
 
-// The variables have 16 x 40,000, 40,000, 40,000 x 3 and 3 values: 3.2 MB.
+// The variables have 16 x 40,000, 40,000, 40,000 x 3 and 3 values, which are 3.2 MB together.
 std::string LargeYaml(const Stage& stage, int pipeline = 0) {
   return absl::StrReplaceAll(TrainingYaml(stage.folder, 0.5, pipeline),
                              {{"units: 8, activation: tanh", "units: 40000, activation: tanh"}});
@@ -48,11 +48,11 @@ TEST_CASE(
     "requests, with the values of one that fits") {
   const int pipeline = GENERATE(0, 1);
   CAPTURE(pipeline);
-  // No limit is known, so there is one request for each server.
+  // The worker knows no limit, so there is one request for each server.
   const Outcome whole = Train(0, 16, pipeline);
   const Outcome fits = Train(256u << 20, 16, pipeline);
   const Outcome parts = Train(1u << 20, 16, pipeline);
-  // A shard's push does not fit into one request with its pull.
+  // The push of a shard does not fit into one request together with its pull.
   const Outcome apart = Train(1u << 20, 4, pipeline);
   if (pipeline == 0) {
     CHECK(whole.calls == fits.calls);
@@ -80,7 +80,7 @@ TEST_CASE(
           "rows 0 to 16 of variable hidden/kernel do not fit into one request to ps_server/0: ") &&
           Catch::Contains("--budget-bytes-max 1048576") &&
           Catch::Contains("spec.strategy.partitioner"));
-  CHECK(stage.client.stats().calls <= 1);  // the other server's pull
+  CHECK(stage.client.stats().calls <= 1);  // only the pull from the other server
   CHECK(stage.HoldsNothing());
 }
 

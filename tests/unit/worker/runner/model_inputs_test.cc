@@ -20,7 +20,7 @@ namespace {
 using Fields = std::vector<config::FieldSpec>;
 
 // A job with the input `numbers` and the labels `click`, and its data. `change` alters the fields
-// of the data after the job was checked, because the check of a job refuses fields that do not fit.
+// of the data after the check of the job, which would refuse fields that do not fit.
 struct Opened {
   explicit Opened(const std::function<void(Fields*)>& change = nullptr) {
     config::ParsedJob parsed = config::ParseJob(R"(
@@ -58,7 +58,7 @@ spec:
     data = *std::move(opened);
   }
   absl::Status Bind() { return inputs.Bind(spec, *graph, *data, "train"); }
-  // Two examples whose bytes are all zero.
+  // Returns two examples whose bytes are all zero.
   ReadyBatch Batch() const {
     ReadyBatch batch;
     batch.size = 2;
@@ -76,7 +76,7 @@ spec:
   ModelInputs inputs;
 };
 
-// The labels become integers.
+// Makes the labels integers.
 void IntegerClick(Fields* fields) {
   (*fields)[0].type = "ids";
   (*fields)[0].ids = 9;

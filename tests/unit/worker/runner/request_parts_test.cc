@@ -13,7 +13,7 @@ using PullKey = ExchangeSections::PullKey;
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
-// Six shards of one variable on server a, each with a push of 1 MiB and with a pull of 8 bytes.
+// Six shards of one variable on server a. Each has a push of 1 MiB and a pull of 8 bytes.
 struct Fixture {
   Fixture() : sections(MakeLayout()) {
     ShardMap map;

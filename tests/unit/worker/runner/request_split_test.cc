@@ -37,11 +37,12 @@ TEST_CASE(
 TEST_CASE(
     "sections above a server's grant go in parts of an eighth of its budget, a shard's pull with "
     "its push") {
-  const auto sections = PushesAndPulls(320, kMiB / 2);  // 160 MiB each way
+  const auto sections = PushesAndPulls(320, kMiB / 2);  // 160 MiB in each direction
   const SplitPlan plan = SplitRequests({16 * kMiB, 1024 * kMiB}, sections);
   CHECK(plan.in_parts);
   CHECK_FALSE(plan.never_fits);
-  // A push, a pull and their headers are a little more than half a part.
+  // A push, a pull and their headers are a little more than half of a part, so each part has one
+  // shard.
   CHECK(plan.requests.size() == 320);
   std::set<std::size_t> sent;
   for (const auto& request : plan.requests) {
@@ -58,12 +59,12 @@ TEST_CASE(
     "a request above a client's share goes in parts, though the server could grant it whole") {
   const auto sections = PushesAndPulls(20, kMiB);
   CHECK(SplitRequests({128 * kMiB, 1024 * kMiB}, sections).requests.size() == 1);
-  // 40 MiB of the budget may be used.
+  // A request may use 40 MiB of the budget.
   const SplitPlan plan = SplitRequests({64 * kMiB, 1024 * kMiB}, sections);
   CHECK(plan.in_parts);
   CHECK_FALSE(plan.never_fits);
-  CHECK(plan.requests.size() == 7);  // three shards each in 8 MiB
-  // A section that cannot be divided is sent whole.
+  CHECK(plan.requests.size() == 7);  // three shards in each part of 8 MiB
+  // A push and a pull of one shard that exceed a part are sent together.
   const std::vector<SectionSize> one = {PushSize(1, 20 * kMiB), PullSize(1, 20 * kMiB)};
   CHECK(SplitRequests({64 * kMiB, 1024 * kMiB}, one).requests ==
         std::vector<std::vector<std::size_t>>{{0, 1}});
@@ -106,7 +107,7 @@ TEST_CASE(
   const client::RequestLimits budget{16 * kMiB, 1024 * kMiB}, frame{256 * kMiB, 16 * kMiB};
   CHECK(budget.section_flag() == "--budget-bytes-max 16777216");
   CHECK(frame.section_flag() == "--frame-bytes-max 16777216");
-  // A request that is reported to fit does fit.
+  // A section of the reported maximum size must fit.
   for (const client::RequestLimits& limits : {budget, frame}) {
     CHECK_FALSE(never(limits, PushSize(1, limits.section_bytes_max())));
     CHECK_FALSE(never(limits, PullSize(1, limits.section_bytes_max())));

@@ -1,5 +1,5 @@
-// A runner between a coordinator, which the test plays, and real servers (ps_server/service) over
-// the in-process transport.
+// A runner between a coordinator and real servers (ps_server/service), over the in-process
+// transport. The test acts as the coordinator.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -34,7 +34,7 @@
 namespace evergrad::worker {
 
 inline constexpr std::uint64_t kJob = 77;
-inline constexpr std::uint32_t kSlots = 16;  // the slots of tables
+inline constexpr std::uint32_t kSlots = 16;  // the number of slots of all tables
 
 // A push that a server received.
 struct SeenPush {
@@ -49,14 +49,16 @@ struct SeenPush {
 
 inline constexpr char kGrantKey[] = "known to the coordinator and the servers";
 
-// One server: a real ShardHost behind a listener, with a hook by which a test answers in its place.
+// One server: a real ShardHost behind a listener. A test can set a hook that answers requests in
+// its place.
 class Node {
  public:
-  // Returns true if it has handled the request.
+  // Returns true if the hook has handled the request.
   using Intercept =
       std::function<bool(const v1::RequestHeader&, std::unique_ptr<transport::DataResponder>&)>;
 
-  // With `budget_bytes_max` 0 the default is used, and the endpoint does not state it.
+  // With `budget_bytes_max` 0 the server has the default budget, and its endpoint does not state a
+  // budget.
   Node(transport::Transport* transport, std::string identity, metrics::Registry* registry,
        std::uint64_t budget_bytes_max = 0)
       : identity_(std::move(identity)),
@@ -124,7 +126,7 @@ class Node {
   void Assign(const v1::ShardSpec& spec, ShardEpoch epoch, MapVersion start, MapVersion version,
               std::uint32_t total) {
     host_->jobs().Learn(JobUid(kJob), version, total);
-    // Each push of these tests must prove its grant.
+    // In these tests each push must prove its grant.
     host_->jobs().SetGrantKey(JobUid(kJob), kGrantKey);
     runtime::WaitableEvent loaded;
     absl::Status status;
@@ -166,8 +168,8 @@ class Node {
 
 using test::TempFolder;
 
-// 4 x 4 images of three classes that differ in the row that is bright, with some noise. They are
-// learned in a few steps.
+// Writes 4 x 4 images of three classes, which differ in the bright row and have some noise. A model
+// learns them in a few steps.
 inline void WriteIdx(const TempFolder& folder, const std::string& prefix, std::uint32_t n) {
   const auto big = [](std::uint32_t v) {
     return std::string{static_cast<char>(v >> 24), static_cast<char>(v >> 16),
@@ -191,7 +193,7 @@ class Stage {
  public:
   struct Settings {
     int servers = 2;
-    // The budget of each server; 0 for the default, which workers do not know.
+    // The budget of each server. 0 is the default, which workers are not told.
     std::uint64_t budget_bytes_max = 0;
     std::string failpoints;
     std::vector<const JobKind*> more_job_kinds = {&CountingJobs()};
@@ -242,7 +244,7 @@ class Stage {
     runner.reset();
   }
 
-  // --- the coordinator's part
+  // --- what the coordinator does
   void OnControl(std::function<void()> f) {
     runtime::WaitableEvent ran;
     control.Post([&] {
@@ -254,7 +256,8 @@ class Stage {
   void Message(const v1::CoordinatorMessage& message) {
     OnControl([&] { runner->OnMessage(message); });
   }
-  // Begins a new session. `adopted` are the numbers of attempts among the grants made so far.
+  // Begins a new session. `adopted` has the numbers of the attempts, among the grants made so far,
+  // that are adopted.
   void Register(const std::vector<std::uint64_t>& adopted = {}, std::uint64_t term = 1,
                 bool with_job = true) {
     v1::Registered registered;
@@ -270,7 +273,7 @@ class Stage {
       *registered.mutable_job() = job;
       if (map.version().n() > 0) *registered.mutable_map() = map;
     }
-    OnControl([&] {  // one turn, as in SessionClient: nothing is sent before Registered
+    OnControl([&] {  // one turn, as in SessionClient, so that nothing is sent before Registered
       {
         MutexLock lock(&mu_);
         session_ = true;
@@ -285,7 +288,7 @@ class Stage {
     }
     OnControl([&] { runner->OnLost(); });
   }
-  // Lets the worker see the coordinator's runs folder.
+  // Makes the coordinator's runs folder visible to the worker.
   void ShareRunsFolder() {
     std::filesystem::create_directories(folder / "runs");
     std::ofstream(folder / "runs/.mark") << "job\n";
@@ -310,8 +313,8 @@ class Stage {
     job.set_seed(11);
     job.set_runs_folder(folder / "runs");
   }
-  // Describes through the runner, makes the plan, assigns the shards round-robin, and sends plan
-  // and map.
+  // Submits the job, lets the runner run the describe closure, makes the plan from the result,
+  // assigns the shards round-robin, and sends the plan and the shard map.
   v1::DescribeResult Begin(const std::string& yaml, std::uint64_t shards_per_variable,
                            plan::PlanSpec spec) {
     Submit(yaml);
@@ -344,7 +347,8 @@ class Stage {
     Place();
     return described;
   }
-  // The plan and its shards are in `job`: they are assigned round-robin, and the runner is told.
+  // Assigns the shards of the plan in `job` round-robin, and sends the plan and the shard map to
+  // the runner.
   void Place() {
     plan.emplace(*plan::Plan::Create(client::PlanSpecOf(job.plan())));
     map.set_job_uid(kJob);
@@ -380,7 +384,7 @@ class Stage {
     Message(GrantOf(closure, kind, targets, function, arguments));
     return attempts_;
   }
-  // All the grants arrive before one of them begins.
+  // Sends all grants in one turn, so that they arrive before one of them begins.
   void GrantTogether(const std::vector<std::uint64_t>& closures) {
     OnControl([&] {
       for (const std::uint64_t closure : closures) runner->OnMessage(GrantOf(closure));
@@ -414,8 +418,8 @@ class Stage {
     message.mutable_done_answer()->set_superseded(superseded);
     Message(message);
   }
-  // Returns the next message of this kind and drops others before it. When none comes, a check
-  // fails and an empty message is returned.
+  // Returns the next message of this kind, and drops other messages before it. If none comes, a
+  // check fails and an empty message is returned.
   v1::TaskMessage Next(v1::TaskMessage::MessageCase kind) { return Next(kind, kind); }
   v1::TaskMessage Next(v1::TaskMessage::MessageCase kind, v1::TaskMessage::MessageCase or_kind) {
     std::string others;
@@ -434,7 +438,7 @@ class Stage {
     FAIL("no message of kind " << kind << " came; others: " << others);
     return {};
   }
-  // Returns the number of step records in all heartbeats so far. A heartbeat comes before each
+  // Returns the number of step records in all heartbeats so far. A heartbeat is sent before each
   // Done.
   int StepsLogged() {
     MutexLock lock(&mu_);

@@ -1,4 +1,5 @@
-// Tests the histograms of a worker: push, pull, step and wait for a batch.
+// Tests the histograms of a worker: the durations of pushes, pulls and steps, and of waits for a
+// batch.
 #include "worker/runner/runner_metrics.h"
 
 #include <catch2/catch.hpp>
@@ -9,12 +10,13 @@ namespace evergrad::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kDelay{60};
-// A timer may fire a little early by another clock.
+// Measured by another clock, a timer may fire a little early.
 constexpr double kDelaySeconds = 0.055;
 
 void Delay() { runtime::WaitableEvent().WaitFor(kDelay); }
 
-// The value of a line of the metrics' text, such as "evergrad_worker_push_seconds_count".
+// Returns the value of a line in the text of the metrics, such as
+// "evergrad_worker_push_seconds_count".
 double ValueOf(const metrics::Registry& registry, const std::string& line) {
   const std::string text = registry.PrometheusText();
   const std::size_t at = text.find(absl::StrCat("\n", line, " "));
@@ -28,7 +30,8 @@ double SumOf(const Stage& stage, const std::string& what) {
   return ValueOf(stage.registry, absl::StrCat("evergrad_worker_", what, "_seconds_sum"));
 }
 
-// There are 90 training examples in batches of 10: closures of 4, 4 and 1 steps, twice.
+// There are 90 training examples in batches of 10, so an epoch has closures of 4, 4 and 1 steps.
+// There are two epochs.
 void Begin(Stage& stage, int pipeline = 0) {
   WriteIdx(stage.folder, "train", 90);
   WriteIdx(stage.folder, "eval", 50);
@@ -129,9 +132,9 @@ TEST_CASE("the bounds of the histograms separate the steps of small and of large
                                               &metrics.step_seconds, &metrics.batch_wait_seconds}) {
     const std::vector<double> bounds = histogram->Read().upper_bounds;
     REQUIRE(bounds.size() > 2);
-    CHECK(bounds.front() <= 0.0001);  // a step of a linear model
-    CHECK(bounds.back() >= 60);       // a wait that is a fault
-    // A quantile is known within the factor between two neighbours.
+    CHECK(bounds.front() <= 0.0001);  // short enough for a step of a linear model
+    CHECK(bounds.back() >= 60);       // long enough for a wait that is a fault
+    // A quantile is known up to the factor between two neighbouring bounds.
     for (std::size_t i = 1; i < bounds.size(); ++i) CHECK(bounds[i] / bounds[i - 1] <= 2.51);
   }
 }

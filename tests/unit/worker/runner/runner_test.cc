@@ -1,4 +1,4 @@
-// Tests the runner end to end: the test plays the coordinator, and the servers are real, over the
+// Tests the runner end to end. The test acts as the coordinator, and the servers are real, over the
 // in-process transport.
 #include <dlfcn.h>
 
@@ -22,7 +22,8 @@
 namespace evergrad::worker {
 namespace {
 
-// There are 90 training examples in batches of 10: closures of 4, 4 and 1 steps, twice.
+// There are 90 training examples in batches of 10, so an epoch has closures of 4, 4 and 1 steps.
+// There are two epochs.
 void WriteData(const Stage& stage, std::uint32_t train = 90, std::uint32_t eval = 50) {
   WriteIdx(stage.folder, "train", train);
   WriteIdx(stage.folder, "eval", eval);
@@ -52,7 +53,7 @@ TEST_CASE(
   CHECK_THAT(d.data_fingerprint(), Catch::Contains("images: size=") &&
                                        Catch::Contains("\nlabels: size=") &&
                                        Catch::Contains("sha256="));
-  // The evaluation data is no part of the plan.
+  // The evaluation data is not a part of the plan.
   CHECK(std::count(d.data_fingerprint().begin(), d.data_fingerprint().end(), '\n') == 1);
   CHECK_THAT(d.model_summary(), Catch::Contains("hidden"));
 }
@@ -103,10 +104,10 @@ TEST_CASE(
     CHECK(push.kind == (moving[push.shard] ? v1::MOVING_AVERAGE : v1::GRADIENT));
     seen += moving[push.shard];
   }
-  CHECK(seen == 4 * steps);  // mean and variance, two shards each
+  CHECK(seen == 4 * steps);  // the mean and the variance have two shards each
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == steps);
-  // The averages follow the batches: normalised with them, the evaluation's loss is near the
-  // training's. With the initial averages it is not.
+  // The moving averages must follow the batches: with them, the loss of the evaluation is near that
+  // of the training. With their initial values it would not be.
   stage.Grant(0, v1::EVALUATE);
   const v1::Done evaluated = stage.Next(v1::TaskMessage::kDone).done();
   CHECK(MeanLoss(evaluated) < 2 * MeanLoss(done.back()) + 0.05);
@@ -121,8 +122,8 @@ TEST_CASE(
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder, 0.5, pipeline), 2, SmallPlan());
   std::vector<v1::Done> done;
-  // All closures are granted ahead: the values that the last push of one closure brings back are
-  // used for the next.
+  // All closures are granted in advance. The values that the last push of a closure returns are
+  // therefore used for the next closure.
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) stage.Grant(c);
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
     done.push_back(stage.Next(v1::TaskMessage::kDone).done());
@@ -138,7 +139,7 @@ TEST_CASE(
           stage.plan->Closure(ClosureId(c)).first_global_step);
     CHECK(done[c].metrics().sums(0).name() == "accuracy");
     CHECK(done[c].all_targets());
-    // Each update touches each dense shard.
+    // Each update touches every dense shard.
     CHECK((done[c].has_touched() && done[c].touched().shards().empty()));
     CHECK(done[c].v0().n() == 1);
     CHECK(done[c].v1().n() == 1);
@@ -168,8 +169,8 @@ TEST_CASE("a large push asks for memory at the server while its gradients are co
                           {{"units: 8, activation: tanh", "units: 8192, activation: tanh"}});
   stage.Begin(yaml, 2, SmallPlan());
   for (std::uint64_t c = 0; c < 3; ++c) stage.RunClosure(c);
-  // The first step's large pushes are announced to both servers for certain, because the duration
-  // of a step is not known yet. The first pull of a closure is never announced.
+  // The large pushes of the first step are announced to both servers, because the duration of a
+  // step is not known yet. The first pull of a closure is never announced.
   const auto stats = stage.client.stats();
   CHECK(stats.announced >= 2);
   CHECK(stats.announced <= 2 * 9);
@@ -192,7 +193,7 @@ std::uint64_t DigestOn(const std::string& device, int pipeline, double* ahead) {
   const std::string text = stage.registry.PrometheusText();
   const std::string name = "\nevergrad_worker_device_steps{how=\"ahead\"} ";
   const std::size_t at = text.find(name);
-  // Measurements that a CPU does not have are not shown as zeros.
+  // Measurements that a CPU does not have must not be shown as zeros.
   v1::WorkerProgress progress;
   stage.OnControl([&] { progress = stage.runner->Progress(); });
   CHECK(progress.has_device() == (device == "gpu"));
@@ -225,7 +226,7 @@ TEST_CASE(
     DigestOn("cpu", pipeline, &ahead);
     CHECK(ahead == -1);
     const std::uint64_t first = DigestOn("gpu", pipeline, &ahead);
-    CHECK(ahead == 8);  // all of them
+    CHECK(ahead == 8);  // all 8 steps
     if (pipeline == 0) CHECK(DigestOn("gpu", pipeline, &ahead) == first);
   }
 }
@@ -259,7 +260,7 @@ TEST_CASE(
     WriteIdx(stage.folder, "eval", 30);
     std::string yaml = TrainingYaml(stage.folder, 0.5, pipeline);
     yaml.replace(yaml.find("steps_per_closure"), 0, wire);
-    stage.Begin(yaml, 8, SmallPlan());  // variables of several shards
+    stage.Begin(yaml, 8, SmallPlan());  // variables have several shards
     control.no_pinned = !pinned;
     stage.RunClosure(0);
     stage.RunClosure(1);
@@ -275,9 +276,10 @@ TEST_CASE(
     REQUIRE(layout.ok());
     for (const LaidVariable& variable : layout->variables()) weights += variable.wire_bytes();
     if (pinned) {
-      // The direct bytes are images, labels and all pulled values, for each step and for the
-      // evaluation. With pipeline 1 a step may find the values unchanged. It may also assemble a
-      // variable from shards of two pulls in other memory. The staged rest is a dropout key.
+      // The direct bytes are those of images, labels and all pulled values, for each step and for
+      // the evaluation. With pipeline 1 a step may find the values unchanged, or may assemble a
+      // variable from shards of two pulls in other memory. The staged bytes are those of the
+      // dropout keys.
       const double pulls = (direct - 11 * (10 * (16 + 1) * 4)) / static_cast<double>(weights);
       CHECK((pipeline == 0 ? pulls == 9 : pulls >= 1 && pulls <= 9));
       CHECK(staged <= 11 * 8 + (pipeline == 0 ? 0 : 9 * static_cast<double>(weights)));
@@ -345,7 +347,7 @@ TEST_CASE(
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
-  // Shard 1 moves from server 1 to server 0 under a new epoch, which the worker does not know yet.
+  // Shard 1 moves from server 1 to server 0 under a new epoch. The worker does not know this yet.
   stage.nodes[1]->Drop(1, {1, 1});
   stage.nodes[1]->Learn({1, 2});
   stage.nodes[0]->Assign(stage.job.plan().shards(1), {1, 2}, {0, 0}, {1, 2}, 8);
@@ -376,8 +378,8 @@ TEST_CASE(
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 1, SmallPlan());
-  // Three cases, one after the other: STALE at the worker's own version; BUSY; and an answer that
-  // is lost after the push was applied.
+  // Three cases follow each other: STALE at the worker's own version, then BUSY, and then an answer
+  // that is lost after the push was applied.
   int n = 0;
   stage.nodes[0]->SetIntercept(
       [&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
@@ -428,7 +430,7 @@ TEST_CASE("a server that is disconnected for a while only delays the job") {
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 8);
 }
 
-// Answers the request in the server's place: every push with `answer`, and every pull with
+// Answers the request in place of the server: every push with `answer`, and every pull with
 // UNCHANGED.
 void AnswerInstead(const v1::RequestHeader& header, v1::PushAnswer answer,
                    absl::string_view message, transport::DataResponder& responder) {
@@ -466,9 +468,9 @@ TEST_CASE("SUPERSEDED and REFUSED drop the attempt, and the next one runs") {
   const std::uint64_t first = stage.Grant(0);
   const v1::TaskMessage dropped = stage.Next(v1::TaskMessage::kDropped);
   CHECK(dropped.dropped().attempt().n() == first);
-  // An answer that no shard may give to the newest attempt.
+  // A correct shard never gives this answer to the newest attempt.
   CHECK(dropped.dropped().superseded() == (answer == v1::SUPERSEDED));
-  CHECK(dropped.dropped().shard() % 2 == 0);  // the shard is one of the first server's
+  CHECK(dropped.dropped().shard() % 2 == 0);  // the shard belongs to the first server
   CHECK(stage.HoldsNothing());
   const v1::Done done = stage.RunClosure(0);
   CHECK(done.attempt().n() == first + 1);
@@ -486,7 +488,7 @@ TEST_CASE("each push has the name and the proof of its grant, also when it is se
         if (header.pushes_size() == 0) return false;
         seen.push_back(header);
         if (lost++ % 2 == 1) return false;
-        responder.reset();  // its answer is lost
+        responder.reset();  // the answer is lost
         return true;
       });
   const v1::Done done = stage.RunClosure(0);
@@ -604,8 +606,8 @@ TEST_CASE(
   CHECK(progress().state() == "idle");
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
 
-  // When its attempt is called back while it waits, the worker is free for another job. Updates
-  // that had been applied are not applied again.
+  // If the attempt is recalled while the worker waits, the worker is free for another job. Updates
+  // that were applied before must not be applied again.
   full = true;
   const std::uint64_t second = stage.Grant(1);
   until_paused();
@@ -632,8 +634,8 @@ TEST_CASE(
   v1::CoordinatorMessage ignored;
   const std::uint64_t first = stage.Grant(0);
   const std::uint64_t second = stage.Grant(1);
-  // Both closures end without a session: without the coordinator, the worker continues with the
-  // values and grants that it holds [17].
+  // Both closures end without a session: while the coordinator is disconnected, the worker
+  // continues with the values and grants that it holds [17].
   v1::Hello hello;
   runtime::WaitableEvent never;
   do {
@@ -654,7 +656,7 @@ TEST_CASE(
   stage.Register({first, second}, 2);
   CHECK(stage.Next(v1::TaskMessage::kDone).done().SerializeAsString() == once.SerializeAsString());
   stage.Answer(once);
-  stage.Register({}, 3);  // the second attempt is not named, so it is dropped
+  stage.Register({}, 3);  // the second attempt is not adopted, so it is dropped
   CHECK(stage.HoldsNothing());
 }
 
@@ -668,13 +670,13 @@ TEST_CASE("an attempt that has not begun is given back when recalled; a running 
     v1::CoordinatorMessage message;
     message.mutable_recall()->set_job_uid(kJob);
     *message.mutable_recall()->mutable_attempt() = client::ToProto(Attempt{1, attempt});
-    stage.OnControl([] {});  // the first attempt has begun; one turn is enough
+    stage.OnControl([] {});  // after one turn the first attempt has begun
     stage.Message(message);
   }
   CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().attempt().n() == queued);
   CHECK(stage.Next(v1::TaskMessage::kDone).done().attempt().n() == running);
-  // A worker of several jobs is called back all the time. At the log's default level this is not
-  // reported.
+  // Attempts of a worker of several jobs are recalled all the time. The default log level must not
+  // report this.
   for (const log::Line& line : stage.logger.Read(0, 0, "", 1000))
     CHECK(line.text.find("given back") == std::string::npos);
 }
@@ -714,7 +716,7 @@ TEST_CASE(
   REQUIRE(stage.plan->eval_closures() == 2);
   const auto first = round(1);
   CHECK(first.first == 50);
-  CHECK(first.second >= 45);  // three rows, three classes: the model has learned
+  CHECK(first.second >= 45);  // more than by chance (three classes): the model has learned
   CHECK(round(2) == first);
   for (const SeenPush& push : stage.Seen()) CHECK(push.closure < 6);
 }
@@ -731,8 +733,8 @@ TEST_CASE("the exported files hold the servers' values") {
   CHECK(done.export_().host() == "here");
   CHECK(done.export_().files(0) == stage.folder / "runs/weights.npz");
   CHECK(done.export_().files(1) == stage.folder / "runs/weights.safetensors");
-  // numpy reads the files, which are compared with each other and with the servers' values, by a
-  // sum over the elements of each variable.
+  // numpy reads the files. They are compared with each other, and with the servers' values by a sum
+  // over the elements of each variable.
   const std::string program = R"(import json, struct, sys
 try: import numpy
 except ImportError: sys.exit(77)
@@ -778,7 +780,7 @@ TEST_CASE(
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
   stage.RunClosure(0);
-  // It writes the files once itself, for the comparison.
+  // First the worker itself writes the files, with which the uploads are compared.
   stage.ShareRunsFolder();
   stage.RunClosure(7ull << 33, v1::EXPORT);
   const auto contents = [&](const std::string& name) {
@@ -884,7 +886,7 @@ TEST_CASE(
     CHECK(failed.cause().kind() == "user");
     CHECK_THAT(failed.cause().message(), Catch::Contains("train-labels"));
     CHECK(failed.cause().origin_text() == "worker/0");
-    CHECK(failed.lack() == v1::INPUT);  // another worker may have the input
+    CHECK(failed.lack() == v1::INPUT);  // another worker may have this input
   }
   SECTION("an input shape that is not the data's") {
     std::string yaml = TrainingYaml(stage.folder);
@@ -921,7 +923,7 @@ TEST_CASE(
     CHECK(failed.user_error());
     CHECK(failed.lack() == v1::INPUT);
     CHECK_THAT(failed.cause().message(), Catch::Contains("want=60 examples got=90"));
-    // Once the files are repaired, they are read again.
+    // After the files are repaired, they must be read again.
     WriteData(stage, 60);
     for (;;) {
       stage.Grant(0);
@@ -963,7 +965,7 @@ TEST_CASE(
   stage.Message(ended);
   std::filesystem::rename(stage.folder / "eval-labels", stage.folder / "away");
   stage.Register();
-  stage.Grant(1ull << 32, v1::DESCRIBE);  // it also opens the model and the training data
+  stage.Grant(1ull << 32, v1::DESCRIBE);  // this closure also opens the model and the training data
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK(failed.lack() == v1::INPUT);
   CHECK_THAT(failed.cause().message(), Catch::Contains("eval-labels"));
@@ -985,7 +987,8 @@ TEST_CASE(
   Stage stage(settings);
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
-  yaml.replace(yaml.find("0.00392156862"), 13, "1e38");  // 255 times that is beyond float32
+  // 255 times 1e38 exceeds the range of float32
+  yaml.replace(yaml.find("0.00392156862"), 13, "1e38");
   stage.Begin(yaml, 2, SmallPlan());
   stage.Grant(0);
   if (skip) {
@@ -1148,7 +1151,8 @@ TEST_CASE(
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
   yaml.replace(yaml.find("steps_per_closure"), 0, "precision: mixed_float16, ");
-  // The gradients that come back through kernels of a thousand exceed 65504 at first.
+  // The gradients that come back through kernels with a standard deviation of a thousand exceed
+  // 65504 at first.
   const std::string logits = "{name: logits, type: dense, ";
   REQUIRE(yaml.find(logits) != std::string::npos);
   yaml.replace(yaml.find(logits), logits.size(),
@@ -1167,7 +1171,7 @@ TEST_CASE(
   CHECK(overflows < 15);
   const double left = 32768.0 / static_cast<double>(std::uint64_t{1} << overflows),
                last = stage.registry.GetGauge("evergrad_worker_loss_scale", kScaleHelp).value();
-  // The scale is the last step's, which may have been too large itself.
+  // The gauge shows the scale of the last step, which may have been too large itself.
   CHECK((last == left || last == 2 * left));
   for (const v1::ShardState& state : stage.States()) {
     CHECK(state.skips() == overflows);
@@ -1180,10 +1184,11 @@ TEST_CASE("in mixed_float16 a true NaN is a user's error once the scale is at it
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
   yaml.replace(yaml.find("steps_per_closure"), 0, "precision: mixed_float16, ");
-  yaml.replace(yaml.find("0.00392156862"), 13, "1e38");  // 255 times that is beyond float32
+  // 255 times 1e38 exceeds the range of float32
+  yaml.replace(yaml.find("0.00392156862"), 13, "1e38");
   stage.Begin(yaml, 2, SmallPlan());
   for (std::uint64_t c = 0; c < 4; ++c)
-    CHECK(stage.RunClosure(c).metrics().steps() == (c == 2 ? 1 : 4));  // 13 steps
+    CHECK(stage.RunClosure(c).metrics().steps() == (c == 2 ? 1 : 4));  // 13 steps in total
   stage.Grant(4);
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK(failed.user_error());
@@ -1225,7 +1230,7 @@ TEST_CASE(
   Stage stage(settings);
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
-  yaml.replace(yaml.find("0.00392156862"), 13, "10000");  // gradients of a million
+  yaml.replace(yaml.find("0.00392156862"), 13, "10000");  // so that gradients are about a million
   yaml.replace(yaml.find("steps_per_closure"), 0,
                "wire_dtype: [{match: \"hidden/*\", dtype: bf16}, {match: \"*\", dtype: fp16}], ");
   yaml.replace(yaml.find("activation: tanh"), 16, "activation: relu");
@@ -1261,7 +1266,7 @@ TEST_CASE("failpoints act at their sites: between two servers' pushes, at a step
     std::map<std::uint32_t, std::set<std::string>> servers;
     for (const SeenPush& push : stage.Seen()) servers[push.update].insert(push.server);
     CHECK(servers[0].size() == 2);
-    CHECK(servers[1].size() == 1);  // the second update reached one server only
+    CHECK(servers[1].size() == 1);  // the second update has reached only one server
     const v1::Done done = stage.RunClosure(0);
     CHECK(done.metrics().steps() == 4);
     for (const v1::ShardState& state : stage.States()) {
@@ -1280,7 +1285,8 @@ TEST_CASE("failpoints act at their sites: between two servers' pushes, at a step
   }
   SECTION("a Done that is not sent is sent in the next session") {
     Stage::Settings settings;
-    settings.failpoints = "worker.before_done=2*drop";  // the first is the describe closure's
+    // the first Done is that of the describe closure
+    settings.failpoints = "worker.before_done=2*drop";
     Stage stage(settings);
     stage.Begin(CountingYaml(90), 4, SmallPlan());
     const std::uint64_t first = stage.Grant(0);
@@ -1306,7 +1312,7 @@ TEST_CASE(
   CHECK(stage.HoldsNothing());
   stage.Grant(2);
   CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().reason() == "draining");
-  // Each step that ran is settled everywhere or nowhere: all counts are equal.
+  // Each step that ran must be settled at all servers or at none, so all counts are equal.
   std::set<std::uint64_t> counts;
   for (const v1::ShardState& state : stage.States()) {
     if (state.variable() == "counting/updates") counts.insert(state.updates_applied());
@@ -1318,13 +1324,13 @@ TEST_CASE(
     "a drain without a session waits neither for servers that do not answer nor for the "
     "acknowledgement of a Done") {
   Stage::Settings settings;
-  // The run must not wait for this.
+  // The drain must not wait so long.
   settings.drain_step_max = settings.drain_done_max = std::chrono::minutes(10);
   Stage stage(settings);
   stage.Begin(CountingYaml(90), 4, SmallPlan());
   runtime::WaitableEvent drained;
   SECTION("the step's pushes are never answered, and the session ends during the drain") {
-    // Used on the transport's threads, which end before the object does.
+    // It is used on the transport's threads, which end before it is destroyed.
     std::vector<std::unique_ptr<transport::DataResponder>> kept;
     Mutex mu;
     runtime::WaitableEvent asked;
@@ -1379,7 +1385,7 @@ TEST_CASE(
     "that time") {
   Stage stage;
   stage.Begin(CountingYaml(90, 1000), 4, SmallPlan());
-  std::map<std::uint64_t, std::uint64_t> granted;  // closures by attempt
+  std::map<std::uint64_t, std::uint64_t> granted;  // attempt -> closure
   for (std::uint64_t closure = 0; closure < 3; ++closure) granted[stage.Grant(closure)] = closure;
   stage.OnControl([&] { stage.runner->SetIdentity("another"); });
   v1::Hello hello;
@@ -1419,7 +1425,7 @@ TEST_CASE("the end of a job drops its attempts, and a new job runs on the same w
   Stage stage;
   stage.Begin(CountingYaml(90, 10), 4, SmallPlan());
   stage.Grant(0);
-  stage.Register({}, 2, /*with_job=*/false);  // a new coordinator that knows no job
+  stage.Register({}, 2, /*with_job=*/false);  // a new coordinator, which knows no job
   CHECK(stage.HoldsNothing());
   stage.Grant(1);
   CHECK_THAT(stage.Next(v1::TaskMessage::kDropped).dropped().reason(),
@@ -1436,7 +1442,8 @@ TEST_CASE(
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
   stage.RunClosure(0);
   for (const auto& node : stage.nodes) node->StopListening();
-  // One closure runs and waits for its values, while batches of the next ones are read ahead.
+  // One closure runs and waits for its values. Meanwhile batches of the next closures are read
+  // ahead.
   stage.GrantTogether({1, 2});
   const std::uint64_t first = stage.LastAttempt() - 1;
   v1::CoordinatorMessage ended;

@@ -38,7 +38,7 @@ TEST_CASE("a step log keeps the newest records for one heartbeat, and counts tho
   v1::WorkerProgress next;
   log.MoveTo(&next);
   CHECK(next.steps_log_size() == 0);
-  CHECK(next.loss() == 2);  // the loss of the last step so far
+  CHECK(next.loss() == 2);  // the loss of the last step
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Tests the order of an export's parts, its window, and the effects of a lost session.
+// Tests in which order the parts of an export are sent, the window of unconfirmed parts, and the
+// effects of a lost session.
 #include "worker/runner/upload.h"
 
 #include <catch2/catch.hpp>
@@ -21,7 +22,7 @@ TEST_CASE(
   CHECK(Text(upload.Next()) == "-");  // the window is full
   REQUIRE(upload.Confirm("a", 10).ok());
   CHECK(Text(upload.Next()) == "0:20+5!");
-  CHECK(Text(upload.Next()) == "-");  // the next file begins when this one is complete
+  CHECK(Text(upload.Next()) == "-");  // the next file begins when this one is confirmed
   REQUIRE(upload.Confirm("a", 20).ok());
   CHECK(Text(upload.Next()) == "-");
   REQUIRE(upload.Confirm("a", 25).ok());

@@ -1,5 +1,5 @@
-// Tests one run of a user's function without a runner: the test plays the compute thread and holds
-// the variables.
+// Tests one run of a user's function without a runner. The test acts as the compute thread and
+// holds the variables.
 #include <catch2/catch.hpp>
 
 #include <atomic>

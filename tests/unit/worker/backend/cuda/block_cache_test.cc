@@ -1,6 +1,6 @@
-// Tests the allocator of device memory with a device that is a map of numbers. Blocks that it gives
-// out never overlap. Freed blocks are joined again, and never reach another stream before their
-// marks were reached.
+// Tests the allocator of device memory. The device is a map of numbers. Blocks that the allocator
+// returns must never overlap. Freed blocks must be merged again, and must not be given to another
+// stream before their marks were reached.
 #include "worker/backend/cuda/block_cache.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ struct Device {
               if (taken + bytes > total) return absl::ResourceExhaustedError("out of memory");
               taken += bytes;
               segments[next] = bytes;
-              next += bytes + 4096;  // never neighbours
+              next += bytes + 4096;  // segments are never adjacent
               return next - bytes - 4096;
             },
             [this](std::uint64_t address) {
@@ -52,7 +52,7 @@ TEST_CASE(
   CHECK(cache.stats().reserved == 2 * kMiB);
   cache.Free(*b);
   CHECK(cache.stats().fragmentation > 0);
-  CHECK(*cache.Allocate(900, 1) == *b);  // the best fit, not the large rest
+  CHECK(*cache.Allocate(900, 1) == *b);  // the block that fits best, and not the large remainder
   cache.Free(*a);
   cache.Free(*b);
   cache.Free(*c);
@@ -82,7 +82,7 @@ TEST_CASE(
   CHECK(cache.stats().held_back == 0);
   CHECK(*cache.Allocate(4096, 2) != a);  // that block belongs to stream 1
   CHECK(*cache.Allocate(4096, 1) == a);
-  // Marks that were already reached delay nothing.
+  // Marks that were reached before delay nothing.
   cache.UsedOn(a, 2, 5);
   cache.Free(a);
   CHECK(cache.stats().held_back == 0);
@@ -96,7 +96,7 @@ TEST_CASE(
   BlockCache cache(device.driver());
   const auto a = *cache.Allocate(40 * kMiB, 1);
   cache.Free(a);
-  const auto b = cache.Allocate(50 * kMiB, 1);  // 40 MiB are cached and in the way
+  const auto b = cache.Allocate(50 * kMiB, 1);  // 40 MiB are cached and must be freed first
   REQUIRE(b.ok());
   CHECK(cache.stats().device_releases == 1);
   const auto refused = cache.Allocate(30 * kMiB, 1);
@@ -120,9 +120,10 @@ TEST_CASE("allocator: ten thousand random calls keep the accounts correct, and n
   const auto draw = [&](std::uint64_t n) { return random::Bits64(seed, at++) % n; };
   Device device(512 * kMiB);
   BlockCache cache(device.driver());
-  // Address -> bytes, stream.
+  // address -> (bytes, stream)
   std::map<std::uint64_t, std::pair<std::uint64_t, std::uint32_t>> live;
-  // The marks up to which other streams use freed memory: it must not be given out earlier.
+  // For freed memory: the marks of other streams that still use it. The memory must not be given
+  // out before these marks are reached.
   std::map<std::uint64_t, std::pair<std::uint64_t, std::map<std::uint32_t, std::uint64_t>>> held;
   std::map<std::uint32_t, std::uint64_t> reached;
   std::uint64_t exhausted = 0;

@@ -1,6 +1,6 @@
-// A table (cuda_abi.h) without a device. Its functions write down their calls, so that a test can
-// compare the order of the calls of one part of the backend. The emulated device
-// (emulated_library.cc) computes; this table computes nothing.
+// A function table (cuda_abi.h) without a device. Its functions record their calls, so that a test
+// can compare the order of the calls of one part of the backend. The emulated device
+// (emulated_library.cc) computes results; this table computes nothing.
 //
 // Events, graphs and plans are named by the order in which they were made: e1, e2, g1, p1. There is
 // one log at a time.
@@ -36,7 +36,7 @@ class CallLog {
     }();
     return &table;
   }
-  // Returns and clears the calls so far, as "make_event e1, record 0 e1, …".
+  // Returns the calls since the last Take, such as "make_event e1, record 0 e1, …".
   std::string Take() {
     std::string all;
     for (const std::string& call : calls_) absl::StrAppend(&all, all.empty() ? "" : ", ", call);
@@ -44,12 +44,12 @@ class CallLog {
     return all;
   }
 
-  // The next calls with these beginnings fail once, with this kind.
+  // For each beginning of a call: the next such call fails once, with this kind of error.
   std::map<std::string, std::int32_t> fail;
   bool timed = false;               // events that measure time can be made
-  bool all_passed = true;           // the answer about events
-  bool profiled = false;            // a profiler is attached
-  std::vector<EgPlanInfo> offered;  // the answer about plans
+  bool all_passed = true;           // the answer to queries about events
+  bool profiled = false;            // whether a profiler is attached
+  std::vector<EgPlanInfo> offered;  // the answer to queries about plans
 
  private:
   template <typename T>
@@ -127,7 +127,7 @@ inline void CallLog::SetMemoryAndEvents(EgCudaApi& t) {
     return std::int32_t{EG_CUDA_OK};
   };
   t.milliseconds = [](EgEvent* from, EgEvent*, float* milliseconds, EgCudaError*) {
-    // Later events measure shorter times.
+    // Events that were made later measure shorter times.
     *milliseconds = 100 - static_cast<float>(reinterpret_cast<std::uintptr_t>(from));
     return std::int32_t{EG_CUDA_OK};
   };

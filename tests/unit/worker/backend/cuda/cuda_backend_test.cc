@@ -1,6 +1,6 @@
-// Tests the worker's half of the GPU's backend on the emulated device (emulated_library.cc): steps
+// Tests the worker's part of the GPU backend on the emulated device (emulated_library.cc): steps
 // that are captured and replayed, memory, copies through the ring, and errors. The results of
-// primitives belong to the contract (../contract_test.cc, "emulated GPU").
+// primitives are tested by the contract (../contract_test.cc, "emulated GPU").
 #include "worker/backend/cuda/cuda_backend.h"
 
 #include <dlfcn.h>
@@ -45,7 +45,7 @@ struct Stage {
     control = EmulatedControl{};
     backend = MakeCudaBackend(ChooseDevice("gpu", Library()).value(), options).value();
   }
-  // A destroyed backend leaves nothing behind.
+  // When the backend is destroyed, nothing may remain.
   ~Stage() {
     backend.reset();
     CHECK(control.events == 0);
@@ -69,7 +69,7 @@ struct Stage {
   }
 };
 
-// A dense layer with relu and its gradients. It uses plans, a bias gradient and kernels.
+// A dense layer with relu, and its gradients. It uses plans, a bias gradient and kernels.
 struct DenseStep {
   static constexpr std::int64_t kIn = 5, kOut = 3;
   Stage& stage;
@@ -135,7 +135,7 @@ TEST_CASE("a captured step whose memory grows is captured again with the reason"
   Stage stage;
   DenseStep step(stage, 4);
   for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
-  // Another, larger use of scratch memory, outside the step.
+  // This call needs more scratch memory than the step does, and is made outside the step.
   const std::int64_t n = 1 << 20;
   Memory large = stage.Floats(n), sum = stage.backend->Allocate(sizeof(double), "sum").value();
   stage.backend->Zero(large.as<std::byte>());
@@ -185,8 +185,8 @@ TEST_CASE(
   for (const bool choosy : {true, false}) {
     Stage stage;
     stage.control.choosy = choosy;
-    // With 14 rows, a window of 3 and a stride of 2, only one of two padding rows is read. With one
-    // in front, a row behind therefore changes nothing.
+    // With 14 rows, a window of 3 and a stride of 2, only one of two padding rows is read. If there
+    // is one row in front, a row behind changes nothing.
     for (const auto& [s, uneven] :
          {std::pair(Conv2dShape{1, 14, 14, 1, 7, 7, 2, 3, 3, 2, 2, 1, 1, 1, 1}, false),
           {Conv2dShape{1, 14, 14, 1, 7, 7, 2, 3, 3, 2, 2, 0, 0, 1, 1}, true}}) {
@@ -205,7 +205,7 @@ TEST_CASE(
                                        y.as<float>());
           stage.backend->Conv2dBackward(s, x.as<float>(), w.as<float>(), Activation::kLinear, {},
                                         dy.as<float>(), dx.as<float>(), dw.as<float>(), {});
-          // Filters are turned three times.
+          // With uneven padding, three more operations convert between the layouts.
           CHECK(stage.control.ops - before == (choosy && uneven ? 6 : 3));
         }
         stage.backend->EndStep();
@@ -334,7 +334,8 @@ TEST_CASE("a sum of more 16-bit arrays than one launch takes is rounded once") {
     inputs[0] = narrow(firsts);
     stage.backend->Sum(inputs, narrow(y));
     stage.backend->Copy(narrow(y), back.as<float>());
-    // From 2293 and 2295; rounding after each launch would give 2272 and 2294.
+    // The sums are 2293 and 2295. If they were rounded after each launch, the results would be 2272
+    // and 2294.
     const float want = type == Element::kBFloat16 ? 2288 : 2296;
     CHECK(stage.Get(back) == std::vector<float>{want, want, want});
   }
@@ -362,12 +363,12 @@ TEST_CASE(
           "of memory for an algorithm: out of memory");
   }
   stage.control.no_plan_memory = false;
-  // Nothing tells the backend that memory is available.
+  // The backend has not learned that memory is available.
   CHECK(run().code() == absl::StatusCode::kResourceExhausted);
   other = {};
   REQUIRE(run().ok());
   CHECK(stage.Get(y) == std::vector<float>{1, 2, 3, 4});
-  // The backend does not learn of memory that another process gives back.
+  // The backend is not told when another process frees memory.
   Memory z = stage.Floats(6);
   const auto other_shape = [&] {
     stage.backend->DenseForward(2, 2, 2, x.as<float>(), w.as<float>(), {}, Activation::kTanh,
@@ -393,7 +394,7 @@ TEST_CASE("a span that only begins in page-locked memory is not page-locked") {
   CHECK_FALSE(pinned->Holds(buffer.data() + 4096, 1));
 }
 
-// On a real device the bits of a NaN may differ.
+// On a real device the bits of a NaN may be different.
 TEST_CASE(
     "a device narrows and widens with the bits of the host's conversion, for all 16-bit patterns "
     "and all kinds of float32") {
@@ -412,8 +413,8 @@ TEST_CASE(
     tensor::Widen(wire, reinterpret_cast<const std::byte*>(all.data()), all.size(), want.data());
     CHECK(std::memcmp(widened.data(), want.data(), want.size() * sizeof(float)) == 0);
 
-    // For each pattern of the upper half the lower halves round down, tie, and round up. Denormals,
-    // infinities and NaN are among them.
+    // For each pattern of the upper half, there are lower halves that round down, tie, and round
+    // up. Denormals, infinities and NaN are among these values.
     std::vector<float> values;
     for (std::uint32_t upper = 0; upper < (1u << 16); ++upper)
       for (const std::uint32_t lower :
@@ -430,7 +431,7 @@ TEST_CASE(
                    reinterpret_cast<std::byte*>(narrowed.data()));
     CHECK(got == narrowed);
 
-    // Values that are not finite are found at every place.
+    // Non-finite values must be found at every position.
     Memory found = stage.backend->Allocate(sizeof(std::uint64_t), "found").value();
     for (const bool fits : {true, false}) {
       std::vector<float> few(100, 65504.0f);
@@ -458,7 +459,8 @@ TEST_CASE(
   const auto run = [&](float value) {
     stage.Put(std::vector<float>(1000, value), x, DeviceQueue::kIn);
     backend.Record(DeviceQueue::kIn, **there);
-    const std::uint64_t signature[] = {7};  // those of the next event, made where the last one was
+    // a new event at the same address must not change the signature
+    const std::uint64_t signature[] = {7};
     if (!backend.BeginStep(signature)) {
       backend.Await(DeviceQueue::kCompute, **there);
       backend.Scale(2, x.as<float>(), y.as<float>());
@@ -520,7 +522,7 @@ TEST_CASE(
   REQUIRE(step.Run(1).ok());
   stage.control.fail_after_ops = 2;
   stage.control.fail_kind = EG_CUDA_NO_MEMORY;
-  const auto captured = step.Run(2);  // the first try failed, the second did not
+  const auto captured = step.Run(2);  // the first capture failed, and the second did not
   CHECK(*captured == Approx(step.Want(2)));
   CHECK(stage.backend->stats().capture.failures == 1);
   DenseStep eager(stage, 5);
@@ -537,8 +539,8 @@ TEST_CASE("a step whose capture ended with an error is never replayed") {
   Stage stage;
   DenseStep step(stage, 4);
   stage.control.no_plans = true;
-  // The step fails twice while it runs directly, once while it is captured, and in every later run.
-  // The part that ran up to the error is not a step.
+  // The step fails twice while it is run directly, once while it is captured, and in every later
+  // run. The calls before the error must not become a graph.
   for (int i = 0; i < 6; ++i)
     CHECK(step.Run(static_cast<float>(i)).status().code() == absl::StatusCode::kInternal);
   CHECK(stage.control.launches == 0);
@@ -579,7 +581,7 @@ TEST_CASE("ten thousand steps need no more memory, events, plans or graphs than 
   CHECK(stage.backend->memory().used == used);
   CHECK(stage.control.plans == plans);
   CHECK(stage.control.graphs == graphs);
-  CHECK(stage.control.events <= events + 16);  // those of uploads that the ring still holds
+  CHECK(stage.control.events <= events + 16);  // the ring may still hold the events of uploads
 }
 
 TEST_CASE(
@@ -621,7 +623,7 @@ TEST_CASE(
   std::fill(values.begin(), values.end(), -5.0f);
   stage.backend->Await(DeviceQueue::kCompute, *there);
   CHECK(stage.Get(memory) == want);
-  CHECK(stage.control.pageable_copies == 1);  // the download of this test
+  CHECK(stage.control.pageable_copies == 1);  // only the download of this test
   CHECK(stage.backend->stats().staging.refused > 0);
   CHECK(stage.backend->stats().staging.in_use_peak <= 10000);
   REQUIRE(stage.backend->Wait(*there).ok());
@@ -661,12 +663,12 @@ TEST_CASE(
     CHECK(control.pinned_bytes <=
           std::max<std::uint64_t>(PinnedMemory::kKeptMax, 10 * PinnedMemory::Rounded(part + 1)));
   };
-  step(part, 10);  // above kKeptMax
+  step(part, 10);  // more than kKeptMax
   const std::uint64_t asked = control.pinned_asked;
   CHECK(asked == 10);
   for (int i = 0; i < 5; ++i) step(part, 10);
   CHECK(control.pinned_asked == asked);
-  // Other sizes replace these, the oldest first.
+  // Other sizes replace these buffers, the oldest ones first.
   step(3 * part, 3);
   CHECK(control.pinned_asked == asked + 3);
   step(3 * part, 3);
@@ -688,7 +690,7 @@ TEST_CASE("page-locked memory that the driver refused does not count as memory i
   control.no_pinned = true;
   CHECK_FALSE(pinned->Allocate(std::size_t{1} << 40).ok());
   control.no_pinned = false;
-  // One at a time: each is freed before the next.
+  // Only one buffer exists at a time: each is freed before the next is requested.
   for (std::size_t i = 0; i < 20; ++i) CHECK(pinned->Allocate((40 + i) << 20).ok());
   CHECK(control.pinned_bytes <= PinnedMemory::kKeptMax);
 }
@@ -710,8 +712,8 @@ TEST_CASE("a refused size of page-locked memory is not requested again for each 
           absl::string_view::npos);
   }
   CHECK(asked() == 0);
-  // A smaller limit can be set, and memory is kept below it. Kept memory is freed for other sizes
-  // when the driver has no more.
+  // The test lowers the limit of the driver. Memory that was freed is kept below the limit, and is
+  // given back when another size is needed and the driver has no more.
   std::vector<tensor::AlignedBuffer> out;
   for (int i = 0; i < 16; ++i) out.push_back(pinned->Allocate(64 << 10).value());
   CHECK(asked() == 16);
@@ -721,7 +723,7 @@ TEST_CASE("a refused size of page-locked memory is not requested again for each 
   CHECK(control.pinned_bytes == 1 << 20);
   CHECK_FALSE(pinned->Allocate(8192).ok());
   CHECK(asked() == 0);
-  out.push_back(pinned->Allocate(64 << 10).value());  // kept
+  out.push_back(pinned->Allocate(64 << 10).value());  // from the kept memory
   CHECK(asked() == 0);
   for (std::uint32_t i = 1; i < PinnedMemory::kRefusedMax; ++i)
     CHECK_FALSE(pinned->Allocate(8192).ok());
@@ -729,7 +731,7 @@ TEST_CASE("a refused size of page-locked memory is not requested again for each 
   out.push_back(pinned->Allocate(8192).value());
   CHECK(asked() == 2);
   CHECK(control.pinned_bytes == (64 << 10) + 8192);
-  // Part of the kept memory was freed for it.
+  // A part of the kept memory was given back for it.
   out.push_back(pinned->Allocate(512 << 10).value());
   CHECK(asked() == 1);
   out.clear();
@@ -750,7 +752,7 @@ TEST_CASE("without page-locked memory the driver's own copies are used and are c
   CHECK(stage.backend->device_use(false)->in_bytes == 20000);
   CHECK(stage.backend->device_use(false)->staged_bytes == 0);
   stage.control.no_pinned = false;
-  // Memory of this size will be requested again.
+  // After some refusals, memory of this size is requested again.
   for (std::uint32_t i = 0; i <= PinnedMemory::kRefusedMax; ++i) stage.Put(values, memory);
   CHECK(stage.backend->device_use(false)->staged_bytes > 0);
   CHECK(stage.Get(memory) == values);
@@ -810,7 +812,7 @@ TEST_CASE("a copy into a new buffer waits for kernels that use the former buffer
     stage.backend->Record(DeviceQueue::kIn, *there);
     REQUIRE(stage.backend->Wait(*there).ok());
   }
-  CHECK(reused > 40);  // otherwise the test has shown nothing
+  CHECK(reused > 40);  // otherwise the test would show nothing
   CHECK(stage.Get(sum) == std::vector<float>(1024, 100.0f));
 }
 
@@ -841,8 +843,8 @@ TEST_CASE("a failed device is Unavailable, and the error names the place") {
         absl::string_view::npos);
 }
 
-// Returns y, dw and dx of a dense layer on `type`, for small whole numbers and for sizes that are
-// no multiples of anything. The step is run often enough to be replayed.
+// Returns y, dw and dx of a dense layer on `type`, for small integers and for sizes that are odd.
+// The step is run so often that it is replayed.
 std::vector<float> Products(Stage& stage, Element type, std::int64_t batch, std::int64_t in,
                             std::int64_t out, bool to_float32) {
   CudaBackend& backend = *stage.backend;
@@ -919,7 +921,7 @@ TEST_CASE(
       tf32[offered] = stage.control.tf32_runs;
       replays[offered] = stage.backend->stats().capture.replays;
     }
-    CHECK(results[0] == results[1]);  // whole numbers: float32 sums of them are exact
+    CHECK(results[0] == results[1]);  // float32 sums of small integers are exact
     CHECK(widened[0] > 0);
     CHECK((tf32[0] > 0) == (out % 3 != 0 || in % 3 != 0));
     CHECK((widened[1] == 0 && tf32[1] == 0));
@@ -967,8 +969,9 @@ TEST_CASE(
     REQUIRE(backend.Finish({}, {}).ok());
     REQUIRE(backend.Wait(*out).ok());
   };
-  // The emulated device's milliseconds are: two copies of 2, for which the kernels wait, three
-  // kernels of 1, and a copy of 2. The copies are read one step late.
+  // In milliseconds of the emulated device, a step has two copies of 2 to the device, for which the
+  // kernels wait, three kernels of 1, and a copy of 2 to the host. The times of copies are read one
+  // step later.
   for (int i = 0; i < 10; ++i) run(i % 2 == 0);
   const DeviceUse use = *backend.device_use(false);
   CHECK(use.measured == 10);
@@ -983,13 +986,13 @@ TEST_CASE(
   CHECK(use.memory.peak >= use.memory.used);
   CHECK(use.memory.reserved >= use.memory.used);
   CHECK_FALSE(use.utilization.has_value());
-  // The driver's numbers, if there is a driver and the caller asks for them.
+  // The numbers of the driver are reported if there is a driver and the caller asks for them.
   CHECK_FALSE(backend.device_use(true)->utilization.has_value());
   stage.control.utilization = 0.75f;
   CHECK_FALSE(backend.device_use(false)->utilization.has_value());
   CHECK(*backend.device_use(true)->utilization == 0.75);
   CHECK(backend.device_use(true)->memory.free > 0);
-  // A step that failed is not counted; the next one is.
+  // A failed step must not be counted, and the next step must be.
   stage.control.fail_after_ops = 1;
   const std::uint64_t signature[] = {8};
   CHECK_FALSE(backend.BeginStep(signature));
@@ -1010,9 +1013,9 @@ TEST_CASE(
   REQUIRE(work > 10);
   std::set<std::string> named;
   for (std::uint64_t n = 1; n <= work;
-       n += n < 40 ? 1 : 13) {  // the larger numbers are all within one step
+       n += n < 40 ? 1 : 13) {  // the larger numbers all fall into one step
     control = EmulatedControl{};
-    control.wrong_ops = static_cast<std::int64_t>(n);  // every operation from the n-th on
+    control.wrong_ops = static_cast<std::int64_t>(n);  // every operation from the n-th on is wrong
     const auto choice = ChooseCheckedDevice("auto", Library(), n);
     REQUIRE(choice.ok());
     INFO(n << ": " << choice->text);
@@ -1031,7 +1034,7 @@ TEST_CASE(
              Catch::StartsWith("device gpu is not usable: gpu:0 does not compute the same values "
                                "as the CPU: primitive=dense want=") &&
                  Catch::EndsWith(" seed=3"));
-  // A library that fails is distinguished from one that computes wrongly.
+  // A library that fails must be distinguished from one that computes wrong values.
   control = EmulatedControl{};
   control.memory_bytes = 1000;
   CHECK_THAT(ChooseCheckedDevice("auto", Library(), 1)->text,
@@ -1064,10 +1067,11 @@ TEST_CASE(
   stage.control.profiled = true;
   DenseStep step(stage, 4);
   for (int i = 0; i < 3; ++i) REQUIRE(step.Run(1).ok());
-  // Two eager steps and the captured one, forward and backward.
+  // Two steps that are run directly and a captured one ask for two ranges each, one forward and one
+  // backward.
   CHECK(stage.control.ranges_asked == 6);
   for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
-  CHECK(stage.control.ranges_asked == 11);  // a replayed step is one range
+  CHECK(stage.control.ranges_asked == 11);  // a replayed step asks for one range
   CHECK(stage.control.ranges == 0);
 }
 
@@ -1083,10 +1087,10 @@ TEST_CASE(
   for (int i = 0; i < 8; ++i) CHECK(*step.Run(1) == Approx(step.Want(1)));
   CHECK(stage.backend->stats().plans == 6);
   CHECK(stage.backend->stats().plans_measured == 9);
-  CHECK(stage.control.plans == 6);  // the plans that lost are destroyed
+  CHECK(stage.control.plans == 6);  // plans that were not chosen are destroyed
   CHECK(stage.backend->stats().capture.captures == 2);
-  // After switching back, the earlier choice is still there. The workspace has grown meanwhile, so
-  // the step is captured once more.
+  // After switching back, the earlier choices must still exist. The workspace has grown meanwhile,
+  // so the step is captured once more.
   stage.backend->SetReproducible(true);
   for (int i = 0; i < 3; ++i) CHECK(*step.Run(2) == Approx(step.Want(2)));
   CHECK(stage.backend->stats().plans == 6);
@@ -1116,7 +1120,7 @@ TEST_CASE(
     "products use TF32 exactly where a job wants it, and a step recorded with another setting is "
     "not replayed") {
   Stage stage;
-  stage.control.choosy = false;  // otherwise its three columns would have no plan in TF32
+  stage.control.choosy = false;  // otherwise TF32 would have no plan for its three columns
   DenseStep step(stage, 4);
   for (const bool tf32 : {false, true, false, true}) {
     stage.backend->SetTf32(tf32);

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Checks the code that nvcc made of the kernels: it must have no spills, few enough registers for
-the wanted number of resident blocks, and whole accesses of 16 bytes where the data moves.
+"""Checks the machine code that nvcc generated for the kernels. It must have no register spills, few
+enough registers for the required number of resident blocks, and accesses of 16 bytes where a kernel
+moves data.
 
   device_code.py LIBRARY      reads libevergrad_cuda.so
   device_code.py --self-test  shows that each rule can fail
 
-It needs cuobjdump and nvdisasm: CUDA's, in PATH or /usr/local/cuda/bin, or those of the wheels
-nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm. Without them, or without the library, it is skipped
-(77). Each of our kernels is either in WIDE or in NARROW, which gives the reason.
+It needs cuobjdump and nvdisasm, either those of CUDA, in PATH or /usr/local/cuda/bin, or those of
+the wheels nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm. Without them, or without the library, the
+check is skipped (exit code 77). Each kernel of Evergrad is listed either in WIDE, or in NARROW with
+a reason.
 """
 import collections
 import glob
@@ -21,10 +23,11 @@ ARCHITECTURES = ("sm_80", "sm_90")
 THREADS, REGISTERS = (
     256,
     65536,
-)  # threads of a block (kernels/team.h), registers of a multiprocessor
+)  # threads per block (kernels/team.h), and registers per multiprocessor
 
 NARROW_ELEMENT, WIDE_ELEMENT = r"evergrad::cuda::B?Float16", r"float"
-# The widest load and store in bits. For two kinds of elements four are read and four written.
+# Kernels that must use wide accesses: a pattern of their names, and the bits of their widest load
+# and store. Kernels that convert between two types read or write 64 bits on the narrow side.
 WIDE = (
     (r"(Chain<.*|SumMap<)%s, %s>" % (NARROW_ELEMENT, WIDE_ELEMENT), 64, 128),
     (r"(Chain<.*|SumMap<)%s, %s>" % (WIDE_ELEMENT, NARROW_ELEMENT), 128, 64),
@@ -57,9 +60,9 @@ NARROW = (
     ),
     (r"LossSumMap|OrderedSumMap", "one thread adds in order; it reads 16 at a time"),
 )
-# A kernel, and the most bytes of stack that it may use.
+# Kernels that may use a stack: a pattern, the limit of the stack in bytes, and the reason.
 STACK = ((r"LossTeam", 16, "values kept during its calls of log, exp and log1p of doubles"),)
-RESIDENT = 4  # blocks on a multiprocessor
+RESIDENT = 4  # blocks per multiprocessor
 FEWER = (
     (
         r"(ColumnPartsMap|RowsOfChannelsMap)<",
@@ -83,7 +86,7 @@ class Kernel:
 
 
 def breaches(kernels):
-    """Returns sentences. For kernels that are not of this library (CUB's) there are none."""
+    """Returns the findings as sentences. Kernels of other libraries (CUB) are not checked."""
     found = []
     for kernel in kernels:
         if "evergrad::cuda::" not in kernel.name or "cub::" in kernel.name.split("(")[0]:

@@ -14,7 +14,7 @@ struct Copies {
   DeviceMemory memory{CallLog::api(), CallLog::context()};
   std::shared_ptr<PinnedMemory> pinned = std::make_shared<PinnedMemory>(CallLog::api());
   StepTimes times{CallLog::api(), CallLog::context()};
-  std::vector<std::byte> host, device;  // the device's is never touched
+  std::vector<std::byte> host, device;  // the device's bytes are never accessed
   explicit Copies(std::size_t bytes) : host(bytes), device(bytes) {}
   DeviceCopies Make(std::uint64_t staging_bytes) {
     return {CallLog::api(), CallLog::context(), staging_bytes, &memory, pinned.get(), &times,
@@ -30,7 +30,7 @@ TEST_CASE("an upload passes through the ring in pieces, and waits only if the ri
   CHECK(c.log.Take() ==
         "allocate_host, make_event e1, copy 1 in 512, record 1 e1, wait e1, drop_event e1, "
         "make_event e2, copy 1 in 488, record 1 e2");
-  // The place of a finished copy is reused without a wait.
+  // The space of a copy that is done must be reused without a wait.
   c.log.all_passed = true;
   copies.Upload(DeviceQueue::kIn, std::span(c.host).first(10), std::span(c.device).first(10));
   CHECK(c.log.Take() == "drop_event e2, make_event e3, copy 1 in 10, record 1 e3");
@@ -82,7 +82,7 @@ TEST_CASE("results of a step are copied in one piece, and the host waits even af
   c.log.fail["wait"] = EG_CUDA_FAILED;
   results.Fetch(c.device, c.host);
   CHECK(c.log.Take() == "record 0 e1, wait e1 fails");
-  CHECK(c.error.Take().code() == absl::StatusCode::kInternal);  // the first error
+  CHECK(c.error.Take().code() == absl::StatusCode::kInternal);  // the first error is kept
 }
 
 }  // namespace

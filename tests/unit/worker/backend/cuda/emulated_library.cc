@@ -1,23 +1,23 @@
-// Emulates a device on the host: the table of cuda_abi.h over plain memory, with the kernels of
-// worker/backend/cuda/kernels. It exists to test the worker's half, so it is as strict as a device
-// may be:
+// Emulates a device on the host: the function table of cuda_abi.h over plain memory, with the
+// kernels of worker/backend/cuda/kernels. It is used to test the worker's part of the backend, so
+// it is as strict as a device may be:
 //
 // - Operations do not run when they are requested. Lanes are queues. They run only when the host
 //   waits, in a random order that respects the events.
-// - Memory is poisoned with NaN when it is given out and when it comes back.
-// - The threads of a kernel run in falling order.
+// - Memory is filled with NaN when it is allocated and when it is freed.
+// - The threads of a kernel run in descending order.
 // - While a step is captured, memory cannot be allocated, nothing can be copied, no event can be
 //   queried or waited for, and no plan can be made (CUDA's programming guide, "prohibited and
 //   unhandled operations" of stream capture).
-// - The host can touch the device's memory only while lanes run. At other times the system ends a
-//   process that does (unless the memory is large).
-// - The bytes behind the end of a piece of memory do not exist.
-// - Any use of an event that was dropped fails, above all the use by a graph.
+// - The host can access the device's memory only while lanes run. At other times an access ends the
+//   process, unless the memory is large.
+// - An access behind the end of a piece of memory ends the process.
+// - Any use of an event that was dropped fails, in particular its use by a graph.
 //
-// The device has a clock that is independent of this machine's: a kernel takes 1 ms of its lane and
-// a copy 2 ms. An operation begins at the latest of three moments: its request, the end of the
-// operation before it in its lane, and the event that it awaits. Where the host waits for an event,
-// the host's clock moves to the event's time.
+// The device has a clock that is independent of this machine's clock. A kernel takes 1 ms of its
+// lane, and a copy takes 2 ms. An operation begins at the latest of three times: its request, the
+// end of the operation before it in its lane, and the event that it awaits. When the host waits for
+// an event, the host's emulated clock moves to the time of the event.
 //
 // `emulated_control` (emulated_library.h) has the switches for tests. In a daemon,
 // EVERGRAD_EMULATED_FAIL_AFTER_COPIES sets fail_after_copies, EVERGRAD_EMULATED_MEMORY_BYTES sets
@@ -67,7 +67,7 @@ std::uint64_t Draw() {
 
 constexpr double kKernelCost = 1, kCopyCost = 2;  // ms
 
-// Whether the operation that is now requested shall compute a wrong result.
+// Returns whether the operation that is being requested must compute a wrong result.
 bool Wrong() {
   return control.wrong_ops > 0 && (control.wrong_ops == 1 || --control.wrong_ops == 1);
 }
@@ -129,8 +129,8 @@ bool IsPinned(const void* memory) {
 
 }  // namespace
 
-// A queued operation may name an event that has been dropped since, so it holds the event's state
-// instead.
+// A queued operation may use an event that has been dropped since. It therefore holds the state of
+// the event, and not the event.
 struct EventState {
   std::uint64_t recorded = 0, passed = 0;
   double at = 0;  // ms
@@ -138,10 +138,10 @@ struct EventState {
 struct EgEvent {
   std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
-// Runs the operation if possible. Returns false when it waits for an event.
+// Runs the operation if possible. Returns false if it waits for an event.
 using Task = std::function<bool()>;
-// A step of a graph: a task, or an event. Each launch of the graph records the event, or awaits it
-// in its state at that time.
+// A node of a graph: a task, or an event. Each launch of the graph records the event, or awaits the
+// state that the event has at that time.
 struct Node {
   Task task;
   double cost = 0;
@@ -173,7 +173,7 @@ struct EgContext {
       });
     control.pending_in = static_cast<std::int64_t>(lanes[EG_LANE_IN].size());
   }
-  // Runs one task of some lane. Returns false when no lane can continue.
+  // Runs one task of a lane. Returns false if no lane can continue.
   bool Step() {
     const std::uint64_t first = Draw() % 3;
     for (std::uint64_t i = 0; i < 3; ++i) {
@@ -193,16 +193,17 @@ struct EgPlan {
 
 namespace {
 
-// All contexts of the process: a wait names an event without its context.
+// All contexts of the process. They are searched, because a wait names an event without its
+// context.
 std::vector<EgContext*> contexts;
-std::set<const EgEvent*> events;  // those that are not dropped
+std::set<const EgEvent*> events;  // the events that were not dropped
 std::set<EgGraph*> graphs;
 bool IsGone(const EgEvent* event) { return events.count(event) == 0; }
 constexpr const char* kGone = "an event that was dropped is used";
-thread_local EgContext* captures = nullptr;  // on this thread
+thread_local EgContext* captures = nullptr;  // the context that this thread is capturing
 
-// Marks the capture of this thread as spoilt, because the driver refuses the call in a capture, and
-// returns `what`. Returns null when nothing is captured and the call may be made.
+// If this thread is capturing, marks the capture as failed, because the driver refuses this call in
+// a capture, and returns `what`. Otherwise returns null, and the call may be made.
 const char* Refused(const char* what) {
   if (captures == nullptr) return nullptr;
   captures->spoilt = true;
@@ -210,7 +211,7 @@ const char* Refused(const char* what) {
   return what;
 }
 
-// While an object of this class lives, lanes may run: the device's memory can be touched.
+// While an object of this class exists, lanes may run, and the device's memory can be accessed.
 class Running {
  public:
   Running() {
@@ -223,7 +224,8 @@ class Running {
   }
 
  private:
-  static constexpr std::uint64_t kGuardedMax = 64ull << 20;  // more takes milliseconds each time
+  // protecting more than this would take milliseconds each time
+  static constexpr std::uint64_t kGuardedMax = 64ull << 20;
   static void Protect(int how) {
     for (const EgContext* context : contexts)
       for (const auto& [address, bytes] : context->memory) Piece(address, bytes, how);
@@ -237,8 +239,8 @@ class Running {
   }
   static inline int depth = 0;
 };
-// Maps whole pages. The end of `bytes`, rounded up to the device's alignment, is the end of the
-// last page, so that nothing lies behind it.
+// Maps whole pages. `bytes`, rounded up to the device's alignment, ends at the end of the last
+// page, so that no accessible memory follows.
 std::uint64_t MapMemory(std::uint64_t bytes) {
   const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)),
                       want = (bytes + 511) / 512 * 512;
@@ -305,7 +307,7 @@ int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
     return Fail(EG_CUDA_FAILED, error, refused);
   {
     const Running running;
-    while (context->Step()) {  // cudaFree waits for the device
+    while (context->Step()) {  // like cudaFree, waits for the device
     }
   }
   context->taken -= found->second;
@@ -331,7 +333,7 @@ void ReleaseHost(void* memory) {
   {
     const std::lock_guard lock(pinned_mutex);
     const auto found = pinned.find(static_cast<const char*>(memory));
-    // A test may have begun to count anew.
+    // A test may have reset the counters meanwhile.
     control.pinned_bytes -= std::min(control.pinned_bytes, found->second);
     pinned.erase(found);
   }
@@ -375,7 +377,7 @@ void DropEvent(EgEvent* event) {
         return node.record == event || node.await == event;
       }))
     static_cast<void>(Refused("an event went whose capture is under way"));
-  // Queued work may still name it.
+  // Queued work may still use the event.
   const Running running;
   while (event->state->passed < event->state->recorded && StepAny()) {
   }
@@ -413,8 +415,8 @@ int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* err
     context->captured.push_back({nullptr, 0, nullptr, event});
     return EG_CUDA_OK;
   }
-  // If the capture records the event, the lane would await the event's former time, because nothing
-  // has been launched yet.
+  // If the capture has recorded the event, the other lane would await the event's earlier record,
+  // because nothing of the capture has been launched yet.
   if (const char* const refused = Refused("another lane was told to wait while capturing"))
     return Fail(EG_CUDA_FAILED, error, refused);
   const std::uint64_t version = event->state->recorded;
@@ -506,11 +508,12 @@ void DropGraph(EgGraph* graph) {
   delete graph;
 }
 
-// Some plans are offered and some are not, so that both branches are tested.
+// Returns the number of plans that are offered. It is 0 for some keys, so that both branches of the
+// backend are tested.
 std::int32_t Offered(const EgPlanKey& key) {
   if (control.no_plans) return 0;
-  // Imitates libraries whose 16-bit products need sizes of whole words, and whose tensor cores need
-  // larger ones.
+  // Imitates libraries whose 16-bit products need an even number of columns or filters, and whose
+  // tensor cores need other multiples.
   const bool narrow = key.type != EG_FLOAT32,
              odd = key.kind == EG_PLAN_MATMUL ? key.n % 2 != 0 : key.filters % 2 != 0;
   if (narrow && odd && control.choosy) return 0;
@@ -523,7 +526,8 @@ std::int32_t Offered(const EgPlanKey& key) {
         key.in_h + key.pad_top + key.pad_bottom >= key.kernel_h &&
         (key.in_w + key.pad_left + key.pad_right - key.kernel_w) / key.stride_w + 1 == key.out_w &&
         key.in_w + key.pad_left + key.pad_right >= key.kernel_w;
-    // cuDNN's only engine for this case takes ten times as long as the others.
+    // For this case cuDNN has only one engine, which takes ten times as long as the others. It is
+    // not offered.
     const bool writes =
         key.type == EG_FLOAT32 || key.kind != EG_PLAN_CONV_FILTER || key.d_type != EG_FLOAT32;
     const bool even = key.pad_top == key.pad_bottom && key.pad_left == key.pad_right;
@@ -537,7 +541,7 @@ int32_t Plans(EgContext*, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos
     return Fail(EG_CUDA_FAILED, error, refused);
   if (Offered(*key) == 0 && key->type != EG_FLOAT16)
     return Fail(EG_CUDA_BAD_SHAPE, error,
-                "not such a one");  // some libraries report it, some offer an empty list
+                "not such a one");  // some libraries return an error, and some an empty list
   *count = std::min(infos_max, Offered(*key));
   for (std::int32_t i = 0; i < *count; ++i)
     infos[i] = {static_cast<std::uint64_t>(i) * 4096, i == 0 ? 0 : 1, 0};
@@ -558,7 +562,7 @@ void DropPlan(EgPlan* plan) {
   delete plan;
 }
 
-// Elements of a plan's operands.
+// The elements of one operand of a plan.
 struct Elements {
   const void* at;
   std::int32_t type;
@@ -621,7 +625,7 @@ void Convolve(const EgPlanKey& s, const EgPlanArguments& p) {
               for (std::int64_t k = 0; k < s.in_c; ++k) {
                 const std::int64_t out = ((n * s.out_h + y) * s.out_w + x) * s.filters + f,
                                    in = ((n * s.in_h + r) * s.in_w + c) * s.in_c + k;
-                // KRSC.
+                // The layout of filters is KRSC.
                 const std::int64_t w = ((f * s.kernel_h + i) * s.kernel_w + j) * s.in_c + k;
                 if (s.kind == EG_PLAN_CONV)
                   d[static_cast<std::size_t>(out)] += static_cast<double>(a[in]) * b[w];
@@ -674,7 +678,8 @@ int32_t RunOp(EgContext* context, const void* arguments, uint64_t bytes, EgCudaE
       EG_LANE_COMPUTE,
       [a = *static_cast<const Arguments*>(arguments), wrong = Wrong()] {
         HostLauncher launcher;
-        if (!wrong) evergrad::cuda::Launch(launcher, a);  // else it leaves what was there
+        // a wrong operation does nothing and leaves the old contents
+        if (!wrong) evergrad::cuda::Launch(launcher, a);
         return true;
       },
       kKernelCost);

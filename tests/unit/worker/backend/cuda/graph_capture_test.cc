@@ -45,7 +45,7 @@ TEST_CASE(
   CHECK(capture.given_up(1) == "cudaMalloc while capturing");
   CHECK(capture.stats().failures == 2);
   CHECK(capture.stats().recaptures_total() == 1);
-  // Addresses that change at each step.
+  // Here the addresses change in each step.
   for (std::uint64_t i = 0; i < 2; ++i) {
     CHECK(capture.Next(2, i).action == Action::kCapture);
     capture.Captured(2, 10);
@@ -64,9 +64,9 @@ TEST_CASE(
   CHECK(capture.Next(1, 1).action == Action::kCapture);
   capture.Captured(1, 10);
   CHECK(capture.Next(2, 1).action == Action::kEager);
-  CHECK(capture.Next(2, 1).action == Action::kEager);  // the limit admits no further graph
+  CHECK(capture.Next(2, 1).action == Action::kEager);  // the limit allows no further graph
   capture.Forget(1);
-  capture.Forget(3);  // never seen
+  capture.Forget(3);  // a shape that was never seen
   CHECK(capture.stats().graphs == 0);
   CHECK(capture.stats().calls == 0);
   CHECK(capture.Next(2, 1).action == Action::kCapture);
@@ -92,7 +92,7 @@ TEST_CASE("consecutive failures are counted from the last replay") {
   CHECK(capture.Next(1, 2).action == Action::kCapture);
 }
 
-// Which runs of shapes are replayed and which are captured, on a machine with memory for `graphs`
+// Records which shapes are replayed and which are captured, on a machine with memory for `graphs`
 // graphs of `calls` calls each.
 struct Turn {
   GraphCapture capture;
@@ -118,7 +118,7 @@ TEST_CASE(
     for (const std::uint64_t key : {1, 2}) turn.Run(key);
   CHECK(turn.graphs == std::set<std::uint64_t>{1, 2});
   CHECK(turn.Run(3) == Action::kEager);
-  CHECK(turn.Run(3) == Action::kEager);  // its last use is as old as that of the others
+  CHECK(turn.Run(3) == Action::kEager);  // its last use is as old as that of the other shapes
   CHECK(turn.capture.stats().crowded == 1);
   for (int i = 0; i < 8; ++i) turn.Run(3), turn.Run(2);
   CHECK(turn.graphs == std::set<std::uint64_t>{2, 3});
@@ -137,7 +137,7 @@ TEST_CASE(
       for (std::uint64_t key = 0; key < shapes; ++key) turn.Run(key);
     const GraphCapture::Stats& stats = turn.capture.stats();
     INFO("shapes " << shapes << " captures " << stats.captures << " replays " << stats.replays);
-    if (shapes > 1024) {  // more shapes than are remembered
+    if (shapes > 1024) {  // there are more shapes than are remembered
       CHECK(stats.captures == 0);
       continue;
     }
@@ -146,7 +146,7 @@ TEST_CASE(
     CHECK(stats.evictions == 0);
     CHECK(stats.crowded == (shapes - 16) * 10);
   }
-  // Entirely different shapes, like those of the next job, soon take the places.
+  // Different shapes, such as those of the next job, must soon replace the old ones.
   Turn turn({2, 3, 16, true});
   for (std::uint64_t round = 0; round < 20; ++round)
     for (std::uint64_t key = 0; key < 16; ++key) turn.Run(key);
@@ -173,7 +173,7 @@ TEST_CASE(
   for (int i = 0; i < 1000; ++i) turn.Run(52, 10);
   CHECK((turn.graphs.count(52) == 1 && turn.graphs.count(51) == 0));
   CHECK(turn.capture.stats().calls <= 100);
-  // Larger than the whole limit: it is kept alone.
+  // This graph is larger than the limit, so it is kept alone.
   for (int i = 0; i < 10000; ++i) turn.Run(51, 200);
   CHECK(turn.graphs == std::set<std::uint64_t>{51});
 }
@@ -192,7 +192,7 @@ TEST_CASE(
   std::uint64_t at = 0;
   const auto draw = [&](std::uint64_t n) { return random::Bits64(seed, at++) % n; };
   GraphCapture capture({2, 3, 4, true, 60});
-  std::map<std::uint64_t, std::uint64_t> graphs;  // key -> addresses
+  std::map<std::uint64_t, std::uint64_t> graphs;  // key -> addresses of the captured graph
   std::uint64_t captures = 0, replays = 0, eager = 0, failures = 0;
   for (int step = 0; step < 20000; ++step) {
     const std::uint64_t key = draw(8), addresses = draw(20) == 0 ? draw(3) : 7;
@@ -223,7 +223,7 @@ TEST_CASE(
   CHECK(stats.replays == replays);
   CHECK(stats.eager == eager);
   CHECK(stats.failures == failures);
-  // Each capture after a shape's first has a reason.
+  // Each capture except the first of a shape must have a reason.
   CHECK(stats.captures + stats.failures <= 8 + stats.recaptures_total());
 }
 
@@ -241,7 +241,7 @@ TEST_CASE("the fastest algorithm whose workspace fits is selected, and failing o
   CHECK(best->index == 1);
   CHECK(best->measured == 3);
   CHECK(asked == std::multiset<std::size_t>{0, 1, 2, 4});
-  // Deterministic mode takes the first plan that runs, whatever its time.
+  // In deterministic mode the first plan that runs is chosen, whatever time it takes.
   asked.clear();
   CHECK(ChooseAlgorithm(candidates, 1000, true, measure)->index == 0);
   CHECK(asked == std::multiset<std::size_t>{0});

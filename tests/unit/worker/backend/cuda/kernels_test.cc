@@ -1,6 +1,6 @@
-// Tests the index arithmetic of the kernels on the host: tails, odd addresses, windows, and the
-// blocks of reductions. The contract of Backend compares their results with float64
-// (../contract_test.cc, "emulated GPU").
+// Tests the index arithmetic of the kernels on the host: the ends of arrays, unaligned addresses,
+// windows, and the blocks of reductions. The contract of Backend compares their results with
+// float64 (../contract_test.cc, "emulated GPU").
 #include "worker/backend/cuda/kernels/launch.h"
 
 #include <catch2/catch.hpp>
@@ -96,12 +96,13 @@ TEST_CASE("a reduction reads each element once, in an order that depends only on
     CHECK(HostTeam<kWarp>().Reduce(n, std::int64_t{0}, load, Plus{}) == n * (n + 1) / 2);
     CHECK(HostTeam<kBlock>().Reduce(n, std::int64_t{0}, load, Plus{}) == n * (n + 1) / 2);
     CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 2; }));
-    // The sum is not associative, so the result shows the order of the brackets.
+    // Floating-point addition is not associative. Two equal results therefore show that the order
+    // of additions is the same.
     const auto third = [](std::int64_t i) { return 1.0 / (3.0 + static_cast<double>(i)); };
     CHECK(HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}) ==
           HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}));
   }
-  // The largest value is found at every place, and so is a NaN.
+  // The largest value must be found at every position, and so must a NaN.
   for (int at = 0; at < 300; ++at) {
     const auto load = [at](std::int64_t i) { return i == at ? 2.0f : 1.0f; };
     CHECK(HostTeam<kBlock>().Reduce(300, 1.0f, load, MaxOrNan{}) == 2.0f);
@@ -193,8 +194,9 @@ TEST_CASE(
   }
   for (std::uint64_t i = 0; i < 200000; ++i) {
     std::uint32_t bits = static_cast<std::uint32_t>(random::Bits64(5, i));
-    if (i % 2 == 0) bits = (bits & 0xffff0000u) | 0x8000u;  // ties of bf16
-    // The range of fp16, and beyond.
+    // values that are a tie between two bf16 numbers
+    if (i % 2 == 0) bits = (bits & 0xffff0000u) | 0x8000u;
+    // values in the range of fp16 and beyond it
     if (i % 4 == 1) bits = (bits & 0x80001fffu) | ((100 + i % 50) << 23);
     const float value = FloatOf(bits);
     if (BFloat16(value).bits != tensor::NarrowOne(tensor::WireType::kBFloat16, value))
@@ -204,7 +206,7 @@ TEST_CASE(
   }
 }
 
-// Runs the launches of an operation.
+// Runs the launches of an operation in a plain loop.
 struct Plain {
   template <typename Op>
   std::int32_t Map(std::int64_t count, const Op& op) {
@@ -220,8 +222,8 @@ struct Plain {
     return std::memcpy(to, from, bytes), 0;
   }
 };
-// The arrays of one call: the requested number of elements, `offset` elements behind a multiple of
-// 16 bytes, between elements that no kernel may write.
+// The arrays of one call. Each begins `offset` elements after a multiple of 16 bytes, and lies
+// between elements that no kernel may write.
 template <typename T>
 class Field {
  public:
@@ -247,7 +249,7 @@ class Field {
 
  private:
   std::size_t n_, offset_;
-  std::vector<T> all_;  // new returns a multiple of 16
+  std::vector<T> all_;  // its memory begins at a multiple of 16 bytes
 };
 
 template <typename T>
@@ -265,8 +267,8 @@ struct TypeOf<Float16> {
   static constexpr std::int32_t kType = EG_FLOAT16;
 };
 
-// Runs the operations that use whole accesses where they can, on arrays that begin `offset`
-// elements behind a multiple of 16 bytes, and keeps the results.
+// Runs the operations that use 16-byte accesses where they can, on arrays that begin `offset`
+// elements after a multiple of 16 bytes. Keeps the results.
 template <typename T>
 class Accesses {
  public:
@@ -338,8 +340,7 @@ class Accesses {
   }
 
   void RunCopies() {
-    // The padded image replaces one of a single row: it has three columns of pixels around it, two
-    // in front.
+    // The image is a single row of pixels. Padding adds three columns, two of them in front.
     Field<T> padded(static_cast<std::size_t>((rows_ + 3) * columns_), offset_, 14),
         back(n_, offset_, 15);
     Launch(l_, EgPad{1, 1, rows_, 1, rows_ + 3, columns_, 0, 2, x_.at(), padded.at(), kType, 0});
@@ -364,7 +365,7 @@ class Accesses {
     }
   }
 
-  // Windows overlap.
+  // The windows of this pooling overlap.
   void RunPools() {
     const EgPoolShape pool{1, 1, rows_, columns_, 1, (rows_ + 1) / 2, 1, 3, 1, 2, 0, 1};
     const std::size_t outputs = static_cast<std::size_t>(pool.out_w * columns_);

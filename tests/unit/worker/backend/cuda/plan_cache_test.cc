@@ -34,7 +34,7 @@ TEST_CASE("the first deterministic plan whose workspace fits is made once and ke
   CHECK(p.log.Take() == "plans, make_plan 2, allocate, run_plan p1 4096");
   CHECK(p.Run(1));
   CHECK(p.log.Take() == "run_plan p1 4096");
-  CHECK(p.Run(2));  // the workspace is shared
+  CHECK(p.Run(2));  // both plans use the same workspace
   CHECK(p.log.Take() == "plans, make_plan 2, run_plan p2 4096");
   CHECK(p.cache.stats().made == 2);
   CHECK(p.cache.stats().measured == 0);
@@ -61,7 +61,7 @@ TEST_CASE("if bits need not repeat, each plan that fits is measured and the fast
   CHECK(p.log.Take() == "plans, make_plan 0, " + measured("p2", "e1", "e2") + "make_plan 2, " +
                             measured("p3", "e3", "e4") + "drop_plan p2, run_plan p3 0");
   CHECK(p.cache.stats().measured == 2);
-  // The choices of both kinds are kept.
+  // The choices of both modes must be kept.
   p.cache.SetReproducible(true);
   CHECK(p.Run(1));
   CHECK(p.log.Take() == "run_plan p1 0");

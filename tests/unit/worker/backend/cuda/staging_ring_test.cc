@@ -15,13 +15,13 @@ TEST_CASE("blocks are contiguous, are allocated in turn, and are freed with thei
   REQUIRE((a && b));
   CHECK(a->offset == 0);
   CHECK(b->offset == 512);
-  CHECK_FALSE(ring.Acquire(300).has_value());  // 256 are left
+  CHECK_FALSE(ring.Acquire(300).has_value());  // only 256 bytes are left
   CHECK(ring.stats().refused == 1);
-  CHECK_FALSE(ring.oldest().has_value());  // nothing was submitted, so waiting would never end
+  CHECK_FALSE(ring.oldest().has_value());  // nothing was submitted, so a wait would never end
   ring.Submit(a->ticket);
   CHECK(ring.oldest() == a->ticket);
   ring.Reached(a->ticket);
-  const auto c = ring.Acquire(500);  // the 256 at the end are skipped
+  const auto c = ring.Acquire(500);  // the 256 bytes at the end are skipped
   REQUIRE(c);
   CHECK(c->offset == 0);
   CHECK(ring.stats().in_use == 1024);
@@ -60,7 +60,7 @@ TEST_CASE("ring: random blocks never overlap while they are held, and the ring n
       const auto block = ring.Acquire(bytes);
       if (!block) {
         ++refused;
-        // Memory that was given out and submitted comes back, and is then available again.
+        // Memory that was acquired and submitted must become available again.
         while (submitted < (held.empty() ? submitted : held.back().ticket))
           ring.Submit(++submitted);
         ring.Reached(submitted);

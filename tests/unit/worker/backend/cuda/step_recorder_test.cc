@@ -131,7 +131,8 @@ TEST_CASE("the graph of a step with an error is never launched") {
   r.Scale();
   r.recorder->EndStep();
   CHECK(r.log.Take() == "begin_capture, compute EG_OP_ZERO, end_capture g1, drop_graph g1");
-  // The error remains until it is returned, and no step is captured or replayed before that.
+  // The error must remain until it is returned, and no step may be captured or replayed before
+  // that.
   CHECK_FALSE(r.recorder->BeginStep(kKey, 1));
   r.recorder->EndStep();
   CHECK(r.log.Take().empty());
@@ -156,7 +157,8 @@ TEST_CASE("a graph is destroyed before an event that it contains, and no other g
   CHECK(r.recorder->BeginStep(kKey + 1, 1));
   r.recorder->EndStep();
   CHECK(r.log.Take() == "launch g2");
-  CHECK_FALSE(r.recorder->BeginStep(kKey, 1));  // its graph would wait for an event that is gone
+  // its graph would wait for an event that no longer exists
+  CHECK_FALSE(r.recorder->BeginStep(kKey, 1));
   r.recorder->EndStep();
 }
 
@@ -172,13 +174,14 @@ TEST_CASE("measured edges surround the waits of a step, also in its graph") {
   r.Scale();
   r.recorder->Await(DeviceQueue::kCompute, there);
   r.recorder->EndStep();
-  // Two awaits are one wait. The step's own end, e3, is outside of the graph.
+  // Two awaits in a row are measured as one wait. The event at the end of the step, e3, is outside
+  // the graph.
   CHECK(r.log.Take() ==
         "make_event e5, make_event e6, record 0 e5, await 0 e1, await 0 e1, record 0 e6, compute "
         "EG_OP_ZERO, compute EG_OP_SCALE, make_event e7, make_event e8, record 0 e7, await 0 e1, "
         "record 0 e8, end_capture g1, launch g1, record 0 e3");
   CHECK(r.recorder->BeginStep(kKey, 1));
-  CHECK(r.times.waits() == 2);  // those of the graph
+  CHECK(r.times.waits() == 2);  // the waits of the graph
   r.recorder->EndStep();
 }
 

@@ -1,3 +1,3 @@
-// The cases of contract_vectors_test.cc on a GPU.
+// Runs the cases of contract_vectors_test.cc on a GPU.
 #define EG_CONTRACT_ON_GPU
 #include "tests/unit/worker/backend/contract_vectors_test.cc"
