@@ -63,7 +63,7 @@ def main():
     ) as running:
         try:
             address = running.stdout.readline().strip()
-            for _ in range(2):  # the second run must not repeat updates of the first
+            for _ in range(2):  # the second run must not count the first one's updates
                 ended = run(dense, "--servers", address, "push 4 MB")
                 figures = [json.loads(line) for line in ended.stdout.splitlines()]
                 check(

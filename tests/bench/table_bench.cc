@@ -276,8 +276,8 @@ void MeasureGrowth() {
   print("table: a push of 20 new ids, p99.9", push_tail, "of 20 known ids", kNoReach);
 }
 
-// Measures the longest single pieces of work of an executor: a batch that yields, a sweep, and a
-// slice of a cut.
+// Measures single pieces of work in a turn of the executor: a push that evicts rows, and a slice of
+// a cut.
 void MeasureTurns() {
   ps_server::storage::TableSettings s = Settings();
   constexpr std::uint64_t kRows = 80000;

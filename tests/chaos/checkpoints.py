@@ -925,9 +925,7 @@ def k6(c, r):
         older = {}
         # Goes back to the first manifest whose files differ from the newest ones. It reads no more
         # manifests, because the server must not be declared lost while this script reads.
-        for path in reversed(
-            written[:-1]
-        ):
+        for path in reversed(written[:-1]):
             older = {
                 f["shard"]: f
                 for f in verified(c, path)["files"]

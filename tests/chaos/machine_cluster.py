@@ -81,7 +81,8 @@ class MachineCluster(Cluster):
         with open(self.hosts, "w") as f:
             f.write("127.0.0.1 localhost\n")
         for d in self.servers:
-            d.arguments += ["--lane-bytes-max", "0"]  # tasks on different machines share no memory
+            # tasks on different machines cannot share memory
+            d.arguments += ["--lane-bytes-max", "0"]
         given = self.coordinator.arguments
         given[given.index("--state-dir") + 1] = os.path.join(self.machine_disk, "volume", "state")
         self._make_certificates()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the metrics listeners of all three daemons: who may read them off loopback, with and
-without TLS, and that the text passes Prometheus' checker.
+"""Tests the metrics listeners of all three daemons: the permission to read them off loopback, with
+and without TLS, and that the text passes Prometheus' checker.
 
   metrics_test.py --bin build/release/bin [unittest arguments]
 """

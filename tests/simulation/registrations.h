@@ -26,8 +26,7 @@ class Registrations {
  private:
   struct Held {
     std::vector<ClosureBook::HeldShard> shards;                 // the shards of the running job
-    // those of them that are stopped for a move
-    std::vector<std::pair<std::uint32_t, ShardEpoch>> stopped;
+    std::vector<std::pair<std::uint32_t, ShardEpoch>> stopped;  // those stopped for a move
   };
   // [18] Begins a new life of the coordinator if the task has met one of a later life.
   void BeginAnewIfNeeded(const coordinator::ReportedLife& reported, const Task& from);

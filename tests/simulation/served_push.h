@@ -49,8 +49,7 @@ struct ServedPush {
   HeldState& held;
   int process;                      // the number of the server's process
   const std::string& identity;      // the identity of the server
-  // the ledger at the seal [20a], if the shard's newest epoch is sealed; else nullptr
-  const ps_server::Ledger* sealed;
+  const ps_server::Ledger* sealed;  // its ledger at the seal [20a]; nullptr if it is not sealed
 };
 
 }  // namespace evergrad::simulation

@@ -42,7 +42,7 @@ class FakeCluster : public FakeServers, public FakeWorkers {
     job = std::make_unique<Job>(
         &host, options,
         Job::Identity{uid, spec, yaml,
-                      !runs.empty() ? runs  // a folder of the real disk, for exported files
+                      !runs.empty() ? runs  // a folder of the real disk: exported files go there
                       : spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid)
                                            : "/runs/fake",
                       kGrantKey});

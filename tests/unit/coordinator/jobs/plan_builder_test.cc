@@ -107,8 +107,7 @@ TEST_CASE("a plan numbers closures, partitions variables and counts values with 
   const auto built = BuildPlan(Spec(), Described());
   REQUIRE(built.ok());
   CHECK(built->plan.closures() == 6);           // ten steps per epoch, four per closure
-  // 802816 / 65536 gives 12 partitions, and two variables are whole
-  REQUIRE(built->message.shards_size() == 14);
+  REQUIRE(built->message.shards_size() == 14);  // 12 partitions (802816 / 65536), 2 whole variables
   CHECK(built->message.shards(0).row_begin() == 0);
   CHECK(built->message.shards(0).row_end() == 66);
   CHECK(built->message.shards(11).row_end() == 784);
@@ -160,7 +159,7 @@ TEST_CASE(
   spec.training.wire = {{"dense/*", "bf16"}};
   for (v1::VariableSpec& v : *d.mutable_variables()) v.set_wire_dtype(v1::DTYPE_BFLOAT16);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
-  // Another rule of partitioning must change the plan, even if the partitions are the same.
+  // Another setting of the partitioner must not change the plan if the partitions are the same.
   spec = Spec();
   spec.strategy.partitioner.min_shard_bytes -= 1;
   REQUIRE(BuildPlan(spec, Described())->message.shards_size() ==

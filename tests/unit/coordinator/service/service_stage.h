@@ -173,8 +173,7 @@ struct ServiceStage {
                            &jobs,        &division, &drains, &log_reads,  &metrics};
   const std::unique_ptr<JobHost> host =
       MakeJobHost(parts, &failpoints, file_system.get(), &supervisor);
-  // numbers of calls of on_change, on_window_closed and so on
-  int changes = 0, windows = 0, closed = 0;
+  int changes = 0, windows = 0, closed = 0;  // calls of on_change, on_window_closed and so on
   absl::Status end;                          // the argument of on_end
   JobTable jobs{options.jobs_running_max};
   ServerDrains drains{&jobs, &sessions};

@@ -113,7 +113,7 @@ TEST_CASE("sections that do not fit the tables are refused with the reason, and 
   wrong.tables[1] = 9;
   CHECK_THAT(ReadShard(*shard, {kSlotEpoch, false, {}, 0, wrong.of()}).invalid,
              Catch::Contains("no such table"));
-  // A pull of rows that do not exist in this form must reserve no memory. A valid pull must report
+  // A pull of rows that do not exist in this form must not reserve memory. A valid pull must report
   // how much memory it needs.
   const PullPlan misfit = shard->Read({kSlotEpoch, false, {}, 0, wrong.of()});
   CHECK(misfit.rows_bytes == 0);

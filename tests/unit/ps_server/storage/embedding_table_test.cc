@@ -855,7 +855,7 @@ TEST_CASE("rows of a malformed file are refused") {
   s.admit_after = 5;
   auto waits = Make(s);
   CHECK(waits->Restore(RestoredWaiting{ids, zeros, zeros}).code() ==
-        absl::StatusCode::kInvalidArgument);  // this table was pushed to before
+        absl::StatusCode::kInvalidArgument);  // a count of 0: never pushed
   CHECK(waits->Restore(RestoredWaiting{twice, zeros, ones}).code() ==
         absl::StatusCode::kInvalidArgument);
   const auto budget = std::make_shared<MemoryBudget>(1000);

@@ -77,7 +77,7 @@ TEST_CASE("host buffers may outlive the backend") {
   for (const Implementation& implementation : Implementations()) {
     auto backend = implementation.make_bare().value();
     tensor::AlignedBuffer buffer = backend->AllocateHost(100).value();
-    // This buffer is from the heap, because the base class has no memory that a device copies fast.
+    // This buffer is from the heap, because the base class cannot allocate memory of a device.
     tensor::AlignedBuffer as_unless_overridden = backend->Backend::AllocateHost(100).value();
     backend.reset();
     for (tensor::AlignedBuffer* const each : {&buffer, &as_unless_overridden}) {

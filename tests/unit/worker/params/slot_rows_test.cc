@@ -114,7 +114,7 @@ TEST_CASE(
   const auto element = [](std::uint32_t table, std::int64_t id) {
     return static_cast<float>(id % 60 * 4 + table);
   };  // the numbers are exact in all types
-  // If the allocator returns no memory, the rows are allocated on the heap.
+  // If the allocator returns nothing, the rows are allocated on the heap.
   const std::vector<tensor::AlignedBuffer> without =
       rows->MakeRows([](std::size_t) { return tensor::AlignedBuffer(); });
   std::vector<tensor::AlignedBuffer> got = rows->MakeRows();

@@ -205,7 +205,8 @@ TEST_CASE(
                                        y.as<float>());
           stage.backend->Conv2dBackward(s, x.as<float>(), w.as<float>(), Activation::kLinear, {},
                                         dy.as<float>(), dx.as<float>(), dw.as<float>(), {});
-          // With uneven padding, three more operations convert between the layouts.
+          // The filters are transposed three times. With uneven padding there are three more
+          // operations, which pad or crop images.
           CHECK(stage.control.ops - before == (choosy && uneven ? 6 : 3));
         }
         stage.backend->EndStep();
@@ -459,8 +460,7 @@ TEST_CASE(
   const auto run = [&](float value) {
     stage.Put(std::vector<float>(1000, value), x, DeviceQueue::kIn);
     backend.Record(DeviceQueue::kIn, **there);
-    // a new event at the same address must not change the signature
-    const std::uint64_t signature[] = {7};
+    const std::uint64_t signature[] = {7};  // as if each event had the same address
     if (!backend.BeginStep(signature)) {
       backend.Await(DeviceQueue::kCompute, **there);
       backend.Scale(2, x.as<float>(), y.as<float>());
