@@ -584,7 +584,7 @@ TEST_CASE("the server process of the tests of this file", "[.child]") {
   handlers.data = [slow](const PeerInfo&, ReceivedFrame frame,
                          std::unique_ptr<DataResponder> responder) {
     if (frame.bytes.size() <
-        1000) {  // a small call is answered at once
+        1000) {  // A small call is answered at once. The tests use such calls to warm up.
       responder->Answer({});
       return;
     }

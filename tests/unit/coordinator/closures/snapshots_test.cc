@@ -126,7 +126,7 @@ TEST_CASE(
   CHECK(registers(before_move, source, "a", 0).assigns.empty());
   CHECK(registers(before_move, source, "a", 2).assigns.empty());
   for (const std::uint64_t former :
-       {1, 3}) {  // term 3 is of no known life and must not be trusted
+       {1, 3}) {  // term 3 is that of no known life, and must not be trusted either
     const auto change = registers(before_move, source, "a", former);
     REQUIRE(change.assigns.size() == 1);
     CHECK(change.assigns[0].start > source.start);

@@ -159,7 +159,7 @@ TEST_CASE(
   CHECK((*moved)->Apply(next).code == PushCode::kApplied);
   shard->BecomeOwned(
       {1, 7}, {1, 2},
-      {});  // as for a copy in a model: the state now belongs to another owner
+      {});  // as for a copy in a model, because the state belongs to another owner now
   CHECK_FALSE(shard->stopped());
 }
 

@@ -373,7 +373,8 @@ TEST_CASE(
       REQUIRE((got.ok() && want.ok()));
       CHECK(
           std::bit_cast<std::uint64_t>(got->loss_sum) ==
-          std::bit_cast<std::uint64_t>(want->loss_sum));  // NaN if the step computes in float16
+          // it would be NaN if float16 were used in between
+          std::bit_cast<std::uint64_t>(want->loss_sum));
       CHECK(got->finite == want->finite);
       int overflowed[] = {-1, -1};
       for (std::size_t i = 0; i < all; ++i) {
