@@ -373,8 +373,7 @@ TEST_CASE(
       REQUIRE((got.ok() && want.ok()));
       CHECK(
           std::bit_cast<std::uint64_t>(got->loss_sum) ==
-          // it would be NaN if float16 were used in between
-          std::bit_cast<std::uint64_t>(want->loss_sum));
+          std::bit_cast<std::uint64_t>(want->loss_sum));  // a NaN where float16 is used in between
       CHECK(got->finite == want->finite);
       int overflowed[] = {-1, -1};
       for (std::size_t i = 0; i < all; ++i) {
