@@ -356,7 +356,7 @@ int MeasureElsewhere(const std::string& address, const std::string& only) {
     Figures of_raw, of_tcp;
     for (int round = 0; round < kRounds + 1; ++round) {
       const Measured a = raw.Measure(wish), b = tcp.Measure(wish);
-      if (round == 0) continue;  // Warm-up: connections, page faults.
+      if (round == 0) continue;  // a warm-up, for connections and page faults
       of_raw.Add(a, gb);
       of_tcp.Add(b, gb);
     }
@@ -396,7 +396,7 @@ int MeasureHere(const std::string& only) {
     for (int round = 0; round < kRounds + 1; ++round) {
       const Measured a = raw.Measure(wish), b = tcp.Measure(wish), c = lane.Measure(wish),
                      d = tls.Measure(wish), e = bare.Measure(wish);
-      if (round == 0) continue;  // Warm-up: connections, page faults.
+      if (round == 0) continue;  // a warm-up, for connections and page faults
       of_raw.Add(a, gb);
       of_tcp.Add(b, gb);
       of_lane.Add(c, gb);

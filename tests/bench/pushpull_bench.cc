@@ -327,7 +327,7 @@ void Compare(const std::string& only, const std::string& name, PushPulls& ours, 
   std::vector<double> a, b, ratios;
   for (int round = 0; round < 8; ++round) {
     const double x = ours.Measure(in_flight) * 1e-3, y = rival.Measure(in_flight) * 1e-3;
-    if (round == 0) continue;  // Warm-up.
+    if (round == 0) continue;  // the warm-up
     a.push_back(x);
     b.push_back(y);
     ratios.push_back(x / y);
@@ -343,7 +343,7 @@ void CompareTypes(const std::string& only, const std::string& name, PushPulls& o
   std::vector<double> a, b, ratios;
   for (int round = 0; round < 8; ++round) {
     const double x = ours.Measure(2) * kLarge * 1e-6, y = rival.Measure(2) * kLarge * 1e-6;
-    if (round == 0) continue;  // Warm-up.
+    if (round == 0) continue;  // the warm-up
     a.push_back(x);
     b.push_back(y);
     ratios.push_back(x / y);

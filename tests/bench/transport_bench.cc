@@ -211,7 +211,7 @@ int Main(const std::string& only) {
         int i = 0;
         for (Party* party : {&raw, &tcp, &by_unix, &lane})
           got[i++] = party->Measure(wish).rate() * gb;
-        if (round == 0) continue;  // Warm-up.
+        if (round == 0) continue;  // the warm-up
         for (i = 0; i < 4; ++i) rates[i].push_back(got[i]);
         ratios[0].push_back(got[1] / got[0]);
         ratios[1].push_back(got[2] / got[1]);

@@ -13,7 +13,7 @@
 namespace evergrad::fuzz {
 namespace {
 
-// A server trusts its coordinator with its memory, up to the size limit of a partition. The fuzzer
+// A server allocates what its coordinator orders, up to the size limit of a partition. The fuzzer
 // orders smaller shards, so that an input with many orders is not reported as out of memory.
 bool IsSmall(const v1::CoordinatorMessage& message) {
   const v1::ShardSpec& spec =

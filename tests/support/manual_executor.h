@@ -33,7 +33,7 @@ namespace runtime {
 // Tasks run only inside RunReady and Advance. Not thread-safe.
 class ManualExecutor final : public Executor {
  public:
-  explicit ManualExecutor(ManualClock* clock) : clock_(*clock) {}  // Outlives the executor.
+  explicit ManualExecutor(ManualClock* clock) : clock_(*clock) {}  // It outlives the executor.
   bool Post(Task task) override {
     queue_.push_back(std::move(task));
     return true;

@@ -1016,8 +1016,8 @@ TEST_CASE(
   }
 }
 
-// Between two requests of a worker, no peer waits. At that moment an attacker with many
-// announcements used to get the whole budget each time.
+// Between two requests of a worker, no peer waits. Without this rule an attacker with many
+// announcements would get the whole budget at each such moment.
 TEST_CASE(
     "a stream that uses none of its grants leaves half of the budget to active peers, even if they "
     "do not wait") {

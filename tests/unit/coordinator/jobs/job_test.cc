@@ -1371,7 +1371,7 @@ TEST_CASE(
   CHECK(c.granted.size() == grants);  // it was not granted again
   // A Hello that claims the attempt must not get it either.
   v1::Hello hello;
-  // This holds even with the proof of its Grant.
+  // It must not get the attempt even with the proof of its Grant.
   FakeCluster::AddHeld(grant, c.workers["0"].map.version(), &hello);
   c.AddWorker("2", hello);
   CHECK(c.last_adopted.empty());

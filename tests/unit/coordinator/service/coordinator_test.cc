@@ -665,7 +665,7 @@ TEST_CASE(
   CHECK_THAT(rejected->message(), Contains("pid 1 on h"));
   first.Cut();
   bool taken = false;
-  // an event that is never set: the lease continues between two attempts
+  // This event is never set, so each wait is a pause. Meanwhile the first task's lease expires.
   runtime::WaitableEvent pause;
   for (int i = 0; i < 500 && !taken; ++i) {
     pause.WaitFor(std::chrono::milliseconds(20));

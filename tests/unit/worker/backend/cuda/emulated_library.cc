@@ -526,8 +526,8 @@ std::int32_t Offered(const EgPlanKey& key) {
         key.in_h + key.pad_top + key.pad_bottom >= key.kernel_h &&
         (key.in_w + key.pad_left + key.pad_right - key.kernel_w) / key.stride_w + 1 == key.out_w &&
         key.in_w + key.pad_left + key.pad_right >= key.kernel_w;
-    // For this case cuDNN has only one engine, which takes ten times as long as the others. It is
-    // not offered.
+    // For this case cuDNN has only one engine, which takes ten times as long as the others. The
+    // library therefore does not offer it.
     const bool writes =
         key.type == EG_FLOAT32 || key.kind != EG_PLAN_CONV_FILTER || key.d_type != EG_FLOAT32;
     const bool even = key.pad_top == key.pad_bottom && key.pad_left == key.pad_right;
