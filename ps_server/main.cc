@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
   if (const absl::Status status = daemon.ReportListening((*server)->address()); !status.ok())
     return daemon.Fail(status);
 
-  ps_server::Server::Identity identity{client::ThisProcess(), {}, {}};
+  ps_server::Server::Identity identity{client::ThisProcess(), {}};
   identity.coordinator_address = daemon.common().coordinator;
   identity.advertised_address = daemon.advertised_address();
   identity.metrics_address = daemon.metrics_address();

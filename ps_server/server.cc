@@ -185,7 +185,6 @@ struct Server::Impl {
     hello.set_role(v1::ROLE_PS_SERVER);
     hello.set_identity(config.index);
     hello.set_process_uid(dependencies.process_uid);
-    hello.mutable_endpoint()->set_address(identity.advertised_address);
     hello.mutable_endpoint()->set_unix_path(server->unix_path());
     hello.mutable_endpoint()->set_budget_bytes_max(config.budget_bytes_max);
     hello.mutable_endpoint()->set_frame_bytes_max(config.frame_bytes_max);

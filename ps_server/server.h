@@ -44,7 +44,6 @@ class Server {
   // The description of this process for the coordinator.
   struct Identity : client::TaskIdentity {
     std::string coordinator_address;
-    std::string advertised_address;
   };
 
   // Binds and serves, initially without shards. `config` must be resolved. Errors are those of

@@ -78,7 +78,6 @@ struct Worker::Impl {
     hello.set_identity(name);
     hello.set_numbered(config.name.empty() && !name.empty());
     hello.set_process_uid(dependencies.process_uid);
-    hello.mutable_endpoint()->set_address(server->address());
     hello.set_started_ms(started_ms);
     client::FillHello(identity, &hello);
     hello.set_compute(ComputeName(config));

@@ -48,6 +48,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
     return daemon.Fail(status);
 
   worker::Worker::Identity identity{client::ThisProcess(), {}};
+  identity.advertised_address = daemon.advertised_address();
   identity.metrics_address = daemon.metrics_address();
   identity.insecure_listen = daemon.insecure();
   if (daemon.failpoints_allowed()) identity.more_job_kinds = {&worker::CountingJobs()};

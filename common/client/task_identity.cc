@@ -19,6 +19,7 @@ TaskIdentity ThisProcess() {
 void FillHello(const TaskIdentity& identity, v1::Hello* hello) {
   hello->set_pid(identity.pid);
   hello->set_host(identity.host);
+  hello->mutable_endpoint()->set_address(identity.advertised_address);
   hello->mutable_endpoint()->set_host_id(identity.host_id);
   hello->set_metrics_address(identity.metrics_address);
   hello->set_insecure_listen(identity.insecure_listen);

@@ -13,7 +13,8 @@ namespace evergrad::client {
 inline constexpr std::size_t kHostBytesMax = 64;
 
 struct TaskIdentity {
-  std::string metrics_address;  // "" if the process serves no metrics
+  std::string advertised_address;  // address of the process, as peers and users see it
+  std::string metrics_address;     // "" if the process serves no metrics
   bool insecure_listen = false;
   std::int64_t pid = 0;
   std::string host, host_id;
@@ -22,7 +23,7 @@ struct TaskIdentity {
 
 // Fills in pid, host, host_id and memory of this process. The daemon adds the other members.
 TaskIdentity ThisProcess();
-// Copies `identity` to `hello`. The caller must add the address to the endpoint of `hello`.
+// Copies `identity` to `hello`.
 void FillHello(const TaskIdentity& identity, v1::Hello* hello);
 
 }  // namespace evergrad::client

@@ -13,7 +13,8 @@ void AppendLines(absl::string_view text, absl::string_view prefix, std::string* 
 
 // Breaks comments at spaces, so that lines have at most `columns_max` characters. A new line
 // repeats the spaces and comment signs at the start of the line. For a comment after a value, the
-// new line begins below that comment. Values and longer words are not broken.
+// new line begins below that comment. YAML values are not broken, and neither is a word that is too
+// long for a line.
 std::string WrapComments(absl::string_view text, std::size_t columns_max);
 
 }  // namespace evergrad::config

@@ -137,9 +137,9 @@ void JobLife::CloseWindow() {
   Pump();
 }
 
-// Begins or continues the phase of a restored job once its window has closed. Messages that the
-// former life sent at the beginning of the phase are not repeated, except for the seal, because its
-// answers are lost.
+// Begins or continues the phase of a restored job, once the time in which its tasks register again
+// has ended. Messages that the former life sent at the beginning of the phase are not repeated,
+// except for the seal, because its answers are lost.
 void JobLife::ResumePhase() {
   BeginRate();  // The time of the window is no training time.
   switch (parts_.phases.phase()) {

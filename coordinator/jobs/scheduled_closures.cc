@@ -98,8 +98,8 @@ std::uint64_t ScheduledClosures::StepsOf(ClosureId, const v1::Done& done) const 
   return done.metrics().steps();
 }
 
-// A failed closure does not end the job; the client's next call returns the error. Updates that are
-// lost and cannot be made again are also reported (LEDGER line 20b).
+// A failed closure does not end the job; the client's next call returns the error. If a repair
+// fails, its updates are lost, and this loss is also reported (LEDGER line 20b).
 ClosureSource::OnError ScheduledClosures::Judge(bool user_error, bool repair,
                                                 std::uint32_t failures) const {
   if (!user_error && failures < options_.retries_max) return OnError::kRetry;

@@ -324,9 +324,9 @@ void ShardPlacer::GiveAway(const std::string& identity) {
   if (!book_ || !shards_.placed() || job_.grants_stopped()) return;
   const std::vector<ShardId> shards = book_->ShardsOf(identity);
   if (shards.empty()) return;
-  job_.Event("rollback", absl::StrCat("ps_server/", identity, " is lost: ", ShardCount(shards.size()),
-                                      shards.size() == 1 ? " is" : " are",
-                                      " reassigned to other servers"));
+  job_.Event("rollback",
+             absl::StrCat("ps_server/", identity, " is lost: ", ShardCount(shards.size()),
+                          shards.size() == 1 ? " is" : " are", " reassigned to other servers"));
   for (const ShardId shard : shards) shards_.Unplace(shard);
   job_.AfterRollback("a server was lost");
 }

@@ -33,7 +33,8 @@ absl::Status ModelTables::Take(const snapshot::ShardFileReader::Piece& piece) {
   bytes_ += view->ids.size() + view->values.size();
   if (bytes_ > bytes_max_)
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the tables exceed the size that a coordinator writes by itself: limit=", bytes_max_));
+        "the tables are too large for the coordinator (use `psctl checkpoint export`): bytes_max=",
+        bytes_max_));
   Rows& rows = tables_[piece.index];
   const std::size_t before = rows.ids.size();
   rows.ids.resize(before + view->rows);

@@ -25,7 +25,7 @@ struct TaskReport {
   v1::ServerProgress server;
   std::int64_t since_ms = 0;  // wall time at which the task entered its state
   TaskState last_state = TaskState::kAlive;
-  std::string leaving;  // reason for leaving; "" if the task stays
+  std::string leaving;         // reason for leaving; "" if the task stays
   std::string recommendation;  // v1::Heartbeat::recommendation
 };
 

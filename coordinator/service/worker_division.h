@@ -68,9 +68,11 @@ class WorkerDivision {
   // remaining workers, and `turn` is the length of one turn.
   WorkerDivision(DivisionHost* host, std::chrono::milliseconds turn) : host_(host), turn_(turn) {}
 
-  // --- jobs.
-  // Adds a job that has begun. The account of the job starts with the amount of the least served
-  // job, because the new job has no claim for the time before.
+  // --- jobs
+
+  // Adds a job that has begun. The job's account of received service (worker-seconds divided by its
+  // share) starts at the lowest account of the other jobs, because a job has no claim to service
+  // from the time before it began.
   void Begin(JobUid job);
   // Adds a job of the journal, which counts as not served.
   void Restore(JobUid job) { accounts_[job] = Account{}; }

@@ -31,8 +31,8 @@ struct DurableCut {
 
 struct CutTarget {
   fs::FileSystem* files = nullptr;
-  std::string folder;                       // created if it does not exist
-  std::string plan_fingerprint;             // of the job's plan
+  std::string folder;            // created if it does not exist
+  std::string plan_fingerprint;  // of the job's plan
   // For snapshot.write (each MiB), snapshot.before_commit and snapshot.after_commit. May be null.
   fault::Failpoints* failpoints = nullptr;
   // A function that is called about once per MiB. If it returns true, the write ends with

@@ -1,4 +1,5 @@
-// Writes cuts of shards to files, on a separate I/O thread (LEDGER line 27).
+// Writes snapshots of shards to files, on a separate I/O thread (LEDGER line 27). A cut is the
+// state of a shard at one moment, and a snapshot is a cut in a file.
 //
 // A waiting order holds no memory: its cut is taken when the order is performed, so there is at
 // most one cut, and memory is bounded by the largest shard. A push never waits for the writer. If

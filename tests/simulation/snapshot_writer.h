@@ -58,7 +58,8 @@ class SnapshotWriter {
  private:
   // Returns whether the shard's newest file has the state that the server holds now.
   bool IsUnchanged(const HeldState& held, const Order& order);
-  // Takes the cut of the order. A slot's cut takes several calls.
+  // Captures the cut of the order. One call captures only a few slices of a shard of embedding
+  // tables, so such a cut needs several calls.
   void Cut(const HeldState& held, Order& order);
   // Copies a few slices of a slot's cut. The cut is whole after the last slice.
   void CutSlices(const HeldState& held, Order& order);

@@ -29,7 +29,8 @@ std::optional<std::uint64_t> NumberOf(const std::string& column) {
                                                                        : std::nullopt;
 }
 
-// Returns the file's settings that are not part of the text of the plan.
+// Returns the settings for reading the file as text, for the data fingerprint. The dataset's plan
+// does not contain them.
 std::string Manner(const config::SourceSpec& source) {
   return absl::StrCat("read: header=", source.header ? 1 : 0, " quoting=", source.quoting ? 1 : 0,
                       " separator=`", source.separator, "` missing=`",

@@ -64,10 +64,9 @@ absl::StatusOr<v1::DescribeResult> DescribeModel(const config::JobSpec& spec, st
       return ErrorAt(spec.optimizers_where,
                      absl::StrCat("no entry of `optimizers` matches: variable=", variable.name));
     if (optimizers::IsForTablesOnly(optimizer->type))
-      return ErrorAt(
-          spec.optimizers_where,
-          absl::StrCat(optimizer->type,
-                       " is an optimizer of embedding tables: variable=", variable.name));
+      return ErrorAt(spec.optimizers_where,
+                     absl::StrCat("optimizer ", optimizer->type,
+                                  " supports only embedding tables: variable=", variable.name));
     v1::VariableSpec& described = *result.add_variables();
     described.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));
     described.set_name(variable.name);

@@ -13,8 +13,8 @@ using wire::MessageKind;
 
 namespace {
 
-// A call waits for its grant for this multiple of its deadline, because the server is alive
-// (otherwise the watchdog would end the stream) and serves other clients first.
+// A call waits for its grant up to this multiple of its deadline. While it waits, the server is
+// alive (otherwise the watchdog would end the stream) and serves other clients first.
 constexpr int kGrantPatience = 6;
 
 }  // namespace

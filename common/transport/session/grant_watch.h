@@ -37,9 +37,9 @@ class GrantWatch {
       : options_(options), budget_(budget), peer_(peer) {}
 
   void OnGranted(std::uint64_t request, Grant* grant, MonoTime now);
-  // Reports that a piece has come, and that more follow.
+  // Reports that a piece has arrived, and that more pieces follow.
   void OnPiece(std::uint64_t request, Grant* grant, MonoTime now);
-  // Reports that the request, of `bytes`, has come whole.
+  // Reports that the last piece of the request has arrived. `bytes` is the size of the request.
   void OnComplete(std::uint64_t request, const Grant& grant, std::uint64_t bytes, MonoTime now);
   // Reports that the peer has cancelled a request before it sent a piece. If the peer returns the
   // grant late, the grant counts as left unused.

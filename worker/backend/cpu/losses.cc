@@ -33,7 +33,7 @@ double SparseFromLogits(In row, std::size_t label, double scale, Out gradient) {
 }
 
 // Computes one row of probabilities. Keras clips the probabilities and uses their logarithms as
-// logits, which divides the clipped probabilities by their sum.
+// logits. The softmax of these logits divides the clipped probabilities by their sum.
 double SparseFromProbabilities(In row, std::size_t label, double scale, Out gradient) {
   double sum = 0;
   for (const float p : row) sum += Clip(p);

@@ -7,15 +7,15 @@
 
 using namespace evergrad;
 
-TEST_CASE("a process reports its pid, its host and the machine's memory in the Hello") {
+TEST_CASE("a process reports its address, pid, host and the machine's memory in the Hello") {
   client::TaskIdentity identity = client::ThisProcess();
   CHECK(identity.pid == getpid());
   CHECK_FALSE(identity.host.empty());
   CHECK(identity.memory_bytes > 1u << 20);
   identity.metrics_address = "127.0.0.1:9";
   identity.insecure_listen = true;
+  identity.advertised_address = "a:1";
   v1::Hello hello;
-  hello.mutable_endpoint()->set_address("a:1");
   client::FillHello(identity, &hello);
   CHECK(hello.pid() == identity.pid);
   CHECK(hello.host() == identity.host);
