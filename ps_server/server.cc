@@ -133,9 +133,10 @@ struct Server::Impl {
     };
     bound("budget_bytes", "Bytes of granted requests and answers in flight",
           limits.budget_bytes_max, &Stats::budget_used, &Stats::budget_refused);
-    bound("small_reserve_bytes", "Bytes in use of the reserve for small requests",
+    bound("small_reserve_bytes", "Used bytes of the memory that is reserved for small requests",
           limits.small_reserve_bytes_max, &Stats::small_used, &Stats::small_refused);
-    bound("peer_small_bytes", "Largest part of the reserve for small requests that one worker uses",
+    bound("peer_small_bytes",
+          "Largest part of the memory reserved for small requests that one worker uses",
           limits.peer_small_bytes_max, &Stats::peer_small_used, &Stats::peer_small_refused);
     bound("frame_bytes", "Size of the largest request or answer so far", limits.frame_bytes_max,
           nullptr, &Stats::frame_refused);

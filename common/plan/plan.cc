@@ -47,7 +47,7 @@ absl::StatusOr<Plan> Plan::Create(const PlanSpec& spec) {
       spec.eval_examples, std::uint64_t{spec.eval_batch_size} * spec.eval_steps_per_closure);
   if (!examples || !padded || !eval_padded) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the plan is too long: train_examples=", spec.train_examples,
+        absl::StrCat("the plan has more examples than 64 bits can count: train_examples=", spec.train_examples,
                      " epochs=", spec.epochs, " eval_examples=", spec.eval_examples));
   }
   return plan;

@@ -308,10 +308,10 @@ absl::Status IssueCertificate(const CertRequest& request) {
   const auto ca_key_pem = fs::ReadFile(request.folder + "/ca.key", 1u << 20);
   for (const auto* file : {&ca_pem, &ca_key_pem})
     if (!file->ok())
-      return UserError(
-          absl::Status(file->status().code(),
-                       absl::StrCat("the folder has no authority (psctl cert init makes one): ",
-                                    file->status().message())));
+      return UserError(absl::Status(
+          file->status().code(),
+          absl::StrCat("the folder has no certificate authority (psctl cert init makes one): ",
+                       file->status().message())));
   const Bio ca_bio(BIO_new_mem_buf(ca_pem->data(), static_cast<int>(ca_pem->size()))),
       ca_key_bio(BIO_new_mem_buf(ca_key_pem->data(), static_cast<int>(ca_key_pem->size())));
   const Certificate ca(PEM_read_bio_X509(ca_bio.get(), nullptr, nullptr, nullptr));

@@ -22,8 +22,9 @@ std::string Verdict(const Audit& audit) {
                         audit.violations.size() == 1 ? " finding" : " findings");
   if (audit.functions) {
     return absl::StrCat("exact: ", audit.closures_done, " of ", audit.closures,
-                        " closures are in every one of ", audit.shards, " shards, ",
-                        audit.open_closures.size(), " are open, and none is both done and refused");
+                        " closures were applied in every one of ", audit.shards,
+                        " shards; still open: ", audit.open_closures.size(),
+                        "; no closure is recorded both as done and as cancelled");
   }
   std::uint64_t whole = 0;
   while (whole < audit.epochs.size() && audit.epochs[whole].partly == 0 &&
@@ -37,8 +38,9 @@ std::string Verdict(const Audit& audit) {
                          " every example was applied exactly once, in every one of ", audit.shards,
                          " shards");
   if (whole < audit.epochs.size())
-    absl::StrAppend(&text, "; ", audit.closures_done, " of ", audit.closures,
-                    " closures are in every shard, ", audit.open_closures.size(), " are open");
+    absl::StrAppend(
+        &text, "; ", audit.closures_done, " of ", audit.closures,
+        " closures were applied in every shard; still open: ", audit.open_closures.size());
   return text;
 }
 

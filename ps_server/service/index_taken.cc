@@ -18,7 +18,7 @@ IndexTaken::Verdict IndexTaken::Judge(const v1::Rejected& rejected) {
   if (said_of_ == holder && !verdict.ends) return verdict;
   said_of_ = holder;
   verdict.say = absl::StrCat(
-      "another living server has the index of this server: index=", index_, " host=", holder,
+      "another running server has the index of this server: index=", index_, " host=", holder,
       "; this server took the index by default, because --index was not given and its host name `",
       host_, "` does not end in a number. To run both servers, start this server with --index ",
       free.empty() ? "N" : free,

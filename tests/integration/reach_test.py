@@ -151,7 +151,7 @@ class Reach(Case):
         wait_for("the second to end", lambda: second.process.poll() is not None)
         self.assertEqual(second.process.returncode, 11, second.log())
         for words in (
-            "another living server has the index of this server: index=0 host=box-a",
+            "another running server has the index of this server: index=0 host=box-a",
             "--index 1",
         ):
             self.assertIn(words, second.log())

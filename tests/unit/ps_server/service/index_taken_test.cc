@@ -24,7 +24,7 @@ TEST_CASE(
   CHECK(verdict.ends);
   CHECK_THAT(
       verdict.say,
-      Contains("another living server has the index of this server: index=0 host=box-a.example") &&
+      Contains("another running server has the index of this server: index=0 host=box-a.example") &&
           Contains("start this server with --index 1"));
 }
 
