@@ -71,7 +71,7 @@ TEST_CASE("an inconsistent manifest is neither written nor read") {
          m->mutable_shards(1)->set_shard(0), m->mutable_plan()->mutable_shards(1)->set_shard(0);
        }},
       {"name", [](auto* m) { m->mutable_shards(0)->set_file("../../etc/passwd"); }},
-      {"another state",
+      {"does not match its entry",
        [](auto* m) { m->mutable_shards(0)->set_lsn(7), m->mutable_shards(0)->set_vlsn(7); }},
       {"32 bytes", [](auto* m) { m->mutable_shards(0)->set_sha256("x"); }},
       {"minimum", [](auto* m) { m->mutable_shards(0)->set_bytes(5); }},

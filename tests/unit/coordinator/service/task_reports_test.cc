@@ -52,7 +52,7 @@ TEST_CASE("a new recommendation to leave the machine is reported once, and is li
   stage.reports.Enter(task, v1::Hello(), 0);
   v1::Heartbeat heartbeat;
   CHECK_FALSE(stage.reports.OnHeartbeat(task, heartbeat));
-  for (const std::string text : {std::string("at 10:00"), std::string(5000, 'r')}) {
+  for (const std::string& text : {std::string("at 10:00"), std::string(5000, 'r')}) {
     heartbeat.set_recommendation(text);
     CHECK(stage.reports.OnHeartbeat(task, heartbeat));
     CHECK_FALSE(stage.reports.OnHeartbeat(task, heartbeat));
