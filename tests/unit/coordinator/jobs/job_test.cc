@@ -664,7 +664,8 @@ TEST_CASE(
   CHECK(c.Status().first_cause().message() == "server unreachable");
   bool said = false;
   const v1::JobStatus status = c.Status();
-  for (const v1::Event& e : status.events()) said |= e.text().find("are taken from their servers") != std::string::npos;
+  for (const v1::Event& e : status.events())
+    said |= e.text().find("are taken from their servers") != std::string::npos;
   CHECK(said);
 }
 

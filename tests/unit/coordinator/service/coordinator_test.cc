@@ -986,9 +986,10 @@ TEST_CASE(
   REQUIRE(c.Add(hello).Registered());
   bool said = false;
   for (const log::Line& line : c.logger.Read(0, 0, "", 100))
-    said |= line.text.find(
-                "the tasks were registered with another journal before, or this journal has lost its "
-                "newest entries: journal_term=0 tasks_term=4") == 0;
+    said |=
+        line.text.find(
+            "the tasks were registered with another journal before, or this journal has lost its "
+            "newest entries: journal_term=0 tasks_term=4") == 0;
   CHECK(said == (of_the_tasks != 0));
 }
 
