@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 
-// This file is generated at each build. Only this source file depends on it, so a commit recompiles
-// one file.
+// evergrad_build_version.inc is generated at each build. Only this source file includes it, so a
+// new commit recompiles only this file.
 #include "evergrad_build_version.inc"
 
 namespace evergrad {

@@ -1,6 +1,6 @@
 // The digest of float tensors: the sum over all elements of Mix(index in the variable, bits), mod
 // 2^64. Because the digest is a sum, the digests of a variable's partitions add up to the digest of
-// the variable, for every partitioning. Pure functions.
+// the variable, however the variable is partitioned. Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -8,9 +8,9 @@
 
 namespace evergrad {
 
-// Returns the candidate nearest to `name`, or "" if none is near. A candidate is near if `name` is
-// the beginning of it, or if at most a third of the characters of `name` (at least one) differ.
-// Upper and lower case are equal, and so are `-` and `_`.
+// Returns the candidate nearest to `name`, or "" if none is near. A candidate is near if it begins
+// with `name`, or if it differs from `name` in at most a third of the characters of `name` (one
+// difference is always allowed). Upper and lower case count as equal, and so do `-` and `_`.
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace evergrad

@@ -14,8 +14,8 @@
 namespace evergrad::client {
 namespace {
 
-// The shards of a request. The answer must have the same shards. This object is kept while the
-// request is in flight.
+// The shards that a request names. The answer is checked against them: it must have the same
+// shards. This object is kept while the request is in flight.
 struct Asked {
   std::vector<std::uint32_t> pushes, pulls;
 };
@@ -69,9 +69,10 @@ absl::StatusOr<ParameterClient::Answer> Read(const Asked& asked, transport::Rece
 }  // namespace
 
 struct ParameterClient::Impl {
-  // A channel and its stream. `users` counts the Sends inside the stream. The thread that retires a
-  // peer waits for these Sends and destroys the peer itself. The last user may be a transport
-  // thread, which must not wait for its own callbacks.
+  // The channel to one server, and its data stream. `users` counts the calls of Send that are
+  // inside the stream at present. The thread that retires a peer waits until there are none, and
+  // then destroys the peer itself. The last user cannot destroy the peer, because it may be a
+  // transport thread, which must not wait for its own callbacks.
   struct Peer {
     std::string address;
     std::unique_ptr<transport::Channel> channel;
@@ -155,7 +156,7 @@ struct ParameterClient::Impl {
   std::string host_id;
   mutable Mutex mu;
   CondVar idle;
-  // The Sends inside a peer share its ownership.
+  // The map shares the ownership of a peer with the calls of Send that use the peer at present.
   std::map<PeerKey, std::shared_ptr<Peer>> peers ABSL_GUARDED_BY(mu);
   Stats stats ABSL_GUARDED_BY(mu);
 };
@@ -179,8 +180,8 @@ class ParameterClient::Announcement {
   Announcement(const Announcement&) = delete;
   Announcement& operator=(const Announcement&) = delete;
 
-  // Returns the ticket of the announcement if it fits this request; the caller must use it with
-  // this request. Returns 0 if the announcement does not fit.
+  // Returns the ticket (transport::DataStream::Announce) if the announcement was made to this peer
+  // and covers both sizes; the caller must use the ticket for its request. Otherwise returns 0.
   std::uint64_t Take(const std::shared_ptr<Impl::Peer>& peer, std::uint64_t request_bytes,
                      std::uint64_t response_bytes) {
     if (peer_.lock() != peer || request_bytes > request_bytes_ || response_bytes > response_bytes_)

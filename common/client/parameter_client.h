@@ -1,8 +1,8 @@
 // A client for the servers of one job, with one data stream per server. A request goes to one
 // server, and its answer has one result per section, which is the part of the request for one
-// shard. This class only reports answers. The rules for retries depend on the attempt, so they are
-// in worker/runner (LEDGER line 15). Thread-safe. Callbacks run on a transport thread, or on the
-// caller's thread before Send returns if a call fails at once.
+// shard. This class reports answers and never retries a request. The rules for retries depend on
+// the attempt, so they are in worker/runner (LEDGER line 15). Thread-safe. Callbacks run on a
+// transport thread, or on the caller's thread before Send returns if a call fails at once.
 #pragma once
 
 #include <chrono>
@@ -46,14 +46,14 @@ class ParameterClient {
   };
   using Announced = std::unique_ptr<Announcement, AnnouncementDeleter>;
 
-  // Sends one request to `endpoint`. The channel and the stream are created on first use and kept
-  // per address and identity. With TLS the server's certificate must be issued for
-  // endpoint.server().
+  // Sends one request to `endpoint`. The channel and the stream are created by the first request,
+  // and kept for later requests to the same address and identity. With TLS the server's certificate
+  // must be issued for endpoint.server().
   //
   // `payloads` has one entry per push. `ids` is empty, or has one list of int64 for each push and
   // then for each pull (wire::BuildRequest). The client fills in client_name and response_bytes_max
-  // of `header` and does not keep the header. Requests of hundreds of sections are better built in
-  // a wire::Packed.
+  // of `header` and does not keep the header. Build a request of hundreds of sections in a
+  // wire::Packed, which needs fewer allocations.
   //
   // `done` is called exactly once with the parsed answer: one result per section, each for the
   // shard of its section. Unavailable means that the server is unreachable or has disconnected.
@@ -67,8 +67,8 @@ class ParameterClient {
   // Asks `endpoint` for memory for a request of at most `request_bytes` (RequestBytesMax) while the
   // payload is still being computed. A later Send then already has its grant and saves a round
   // trip. Send uses the announcement if it is for the same stream and large enough, and otherwise
-  // asks again. The server reserves the memory meanwhile, so announce only a request that follows
-  // soon. Returns null if the server cannot be dialed.
+  // makes a new one. The server reserves the memory from the announcement on, so announce only a
+  // request that follows soon. Returns null if the server cannot be dialed.
   Announced Announce(const v1::Endpoint& endpoint, std::uint64_t request_bytes,
                      std::uint64_t response_bytes_max, std::chrono::milliseconds deadline);
   // Returns an upper bound of the bytes of a request with `sections` sections. `payload_bytes` is

@@ -13,7 +13,8 @@ constexpr std::size_t kMessageBytesMax = 3000;
 constexpr std::size_t kOriginBytesMax = 256;
 constexpr char kUserKind[] = "user";
 
-// Returns the kind of an error as one word for people. Programs read `retryable` and kUserKind.
+// Returns the kind of an error as one word for people. Programs decide only by `retryable`, and by
+// whether the kind is kUserKind.
 const char* KindOf(const absl::Status& status) {
   if (BlameOf(status) == Blame::kUser) return kUserKind;
   switch (status.code()) {

@@ -32,7 +32,8 @@ inline constexpr std::size_t kFunctionNameBytesMax = 128, kFunctionsMax = 256;
 inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u << 20;
 
 // Sizes for the transfer of files of a runs folder (RunFileChunk, ReadRunFile). At most
-// kRunFileWindow unconfirmed bytes are in flight, so a heartbeat waits behind at most that many.
+// kRunFileWindow unconfirmed bytes are in flight, so a heartbeat waits behind at most this number
+// of bytes.
 inline constexpr std::size_t kRunFileChunkMax = 256u << 10;
 inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
 // The name of a file that the coordinator writes into each runs folder. The file names the job and

@@ -11,7 +11,8 @@ namespace {
 constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 // Bytes of a request with one section, in addition to the section's payload.
 constexpr std::uint64_t kRequestOverheadBytes = 64u << 10;
-// Smaller parts would cost many messages and save little memory.
+// The smallest size of a part (RequestLimits::part_bytes). Smaller parts would need many messages
+// and save little memory.
 constexpr std::uint64_t kPartBytesMin = 64u << 10;
 
 std::uint64_t OrUnlimited(std::uint64_t limit) { return limit == 0 ? kUnlimited : limit; }

@@ -14,8 +14,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Bounds for values from the coordinator. The bounds prevent a busy loop, and a silence longer than
-// any lease.
+// Bounds for the intervals that the coordinator sends. Without the lower bound, the client could
+// run in a busy loop. Without the upper bounds, it could be silent for longer than any lease.
 constexpr std::uint32_t kHeartbeatMsMin = 5, kHeartbeatMsMax = 60'000, kRetryAfterMsMax = 60'000;
 constexpr std::size_t kQuotedBytesMax = 500;
 
@@ -25,7 +25,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   Impl(transport::Transport* t, runtime::Executor* e, log::Logger* l, Options o, Events ev)
       : transport(t), executor(e), logger(l), options(std::move(o)), events(std::move(ev)) {}
 
-  // Returns a task for the executor that runs `f`, or does nothing if this dial has ended by then.
+  // Wraps `f` in a task for the executor. When the task runs, it calls `f` only if the dial
+  // `of_dial` has not ended.
   template <class F>
   std::function<void()> IfStill(std::uint64_t of_dial, F f) {
     return [weak = weak_from_this(), of_dial, f = std::move(f)]() mutable {
@@ -45,7 +46,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     channel = *std::move(made);
     transport::MessageStreamEvents stream_events;
     const auto weak = weak_from_this();
-    // The executor outlives the stream, because callbacks may run until Close() returns.
+    // The callbacks below use this copy of the pointer, since they may run until Close() returns.
+    // The executor outlives the stream.
     runtime::Executor* const where = executor;
     stream_events.on_message = [weak, where, this_dial](std::string bytes) {
       if (const auto self = weak.lock())
@@ -81,7 +83,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     Redial(milliseconds(0));
   }
 
-  // Ends a session. Lose calls on_lost, so its caller must return directly afterwards.
+  // Ends a session. Lose calls on_lost, which may stop this client, so the caller of Lose must
+  // return directly afterwards.
   void Lose(const std::string& why) {
     const bool had = state == State::kRegistered;
     EndStream();
@@ -185,8 +188,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
         " identity=", CleanText(registered.identity(), kQuotedBytesMax),
         " term=", registered.term(), " registration=", registered.registration().term(), ".",
         registered.registration().n(), " lease_ms=", registered.lease_ms()));
-    // A session that ends at once does not reset the backoff. Otherwise a coordinator that drops
-    // every session would be dialed in a tight loop.
+    // The backoff is reset only after the session has lasted for backoff_max. Otherwise a
+    // coordinator that drops every session would be dialed in a tight loop.
     executor->PostAfter(options.backoff_max,
                         IfStill(dial, [](Impl& me) { me.backoff = milliseconds(0); }));
     const std::uint64_t session = dial;

@@ -35,13 +35,13 @@ class SessionClient {
     std::uint64_t jitter_seed = 0;  // the process uid
     // Longest time from dialing to Registered. After this time the dial is abandoned and repeated.
     std::chrono::milliseconds registered_within{5000};
-    // Returns the cloud's latest recommendation that the task leave its machine, for each
-    // heartbeat. An empty function stands for "".
+    // Called for each heartbeat. Returns the cloud's latest recommendation that the task leave its
+    // machine, or "". If the function itself is empty, heartbeats carry no recommendation.
     std::function<std::string()> recommendation;
   };
   struct Events {
-    // Returns the Hello with identity and holdings; called at every dial. The client fills in
-    // protocol_version and build_id.
+    // Called at every dial. Returns the Hello with the identity of the task, and with the shards or
+    // attempts that the task holds. The client fills in protocol_version and build_id.
     std::function<v1::Hello()> make_hello;
     std::function<void(const v1::Registered&)> on_registered;
     // Receives every message except Registered and Rejected.
@@ -52,7 +52,7 @@ class SessionClient {
     // Called when a registered session has ended. If the coordinator has rejected the session,
     // on_lost is called before on_rejected.
     std::function<void(absl::string_view why)> on_lost;
-    // Called when a dial has failed for a different reason than the previous dial.
+    // Called when a dial has failed, if the reason differs from that of the previous dial.
     std::function<void(absl::string_view why)> on_waiting;
     // The client fills in `sequence` and `recommendation`.
     std::function<v1::Heartbeat()> make_heartbeat;

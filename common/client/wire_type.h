@@ -39,8 +39,8 @@ void FillWireType(const config::JobSpec& job, absl::string_view name, Spec* to) 
   if (type == "bf16") to->set_wire_dtype(v1::DTYPE_BFLOAT16);
   if (type == "fp16") to->set_wire_dtype(v1::DTYPE_FLOAT16);
 }
-// Returns UserError if an entry of `wire_dtype` matches no variable and no table of the
-// description.
+// Returns UserError if an entry of `wire_dtype` matches none of the variables and tables in
+// `described`, which is the result of the describe closure.
 absl::Status CheckWireRules(const config::JobSpec& job, const v1::DescribeResult& described);
 
 }  // namespace evergrad::client

@@ -21,8 +21,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Longest wait of one call at the coordinator. After this time the coordinator answers with the
-// reason to wait.
+// The longest time for which the coordinator may hold one call. After this time it answers with the
+// reason why the caller must wait, and the client repeats the call.
 constexpr milliseconds kWait{5000};
 constexpr milliseconds kAnswerWithin{5000};  // additional time for the answer
 constexpr milliseconds kBackoffMin{20}, kBackoffMax{1000};
@@ -160,7 +160,8 @@ ClusterCoordinator::~ClusterCoordinator() {
   request.set_job(impl_->options.job);
   *request.mutable_released() = impl_->TakeReleases();
   if (request.released().bounds_size() == 0) return;
-  // A failure is ignored, because the coordinator bounds results itself.
+  // A failure is ignored, because the coordinator itself bounds the memory of results that are
+  // never released.
   const auto unheard =
       client::CallControl<v1::ReleaseResultsResponse>(*impl_->channel, request, kGoodbye);
   (void)unheard;

@@ -71,12 +71,12 @@ class ClusterCoordinator {
   // destructor.
   ~ClusterCoordinator();
 
-  // Every call can return the errors above. A call returns Unavailable after unreachable_max
-  // without a coordinator, NotFound for an unknown job, and the final status of the job if the job
-  // has ended. After Unavailable it is unknown whether Schedule has scheduled the closure.
+  // Every call can return the following errors: Unavailable if no coordinator has answered for
+  // unreachable_max, NotFound for an unknown job, and the final status of the job if the job has
+  // ended. After Unavailable it is unknown whether Schedule has scheduled the closure.
 
-  // Waits while queue_limit closures have not ended, or while argument_bytes_max of arguments are
-  // kept. `arguments` has at most 1 MiB.
+  // Waits while the job has queue_limit closures that have not ended, or keeps argument_bytes_max
+  // of arguments. `arguments` has at most 1 MiB.
   absl::StatusOr<RemoteValue> Schedule(absl::string_view function, absl::string_view arguments);
   // Returns once every scheduled closure has ended. With `durable`, also waits until a written
   // checkpoint holds the effect of the closures. Returns FailedPrecondition if checkpoints are off.

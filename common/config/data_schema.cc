@@ -26,8 +26,8 @@ const Variant<SourceSpec>& SourceVariant() {
   return variant;
 }
 
-// Shows the first format as an example, and the other formats as comments below the example. With
-// `eval`, shows only the first format.
+// Writes the reference of a source: the first format as an example, and the other formats as
+// comments below the example. For the section `eval`, only the first format is shown.
 void ExplainSource(const std::string& section, const std::string& indent, std::string* out) {
   const Variant<SourceSpec>& variant = SourceVariant();
   for (const auto& c : variant.cases) {
@@ -61,7 +61,8 @@ Key<DataSpec> SourceKey(const std::string& name, std::optional<SourceSpec> DataS
         t->*member = std::move(source);
       },
       [=](const DataSpec& t) {
-        // A source that a split made is not written, because reading the split makes it again.
+        // The evaluation source that a split has made is not written. The reader makes it again
+        // when it reads the split.
         if (!(t.*member).has_value() || (t.*member)->split.taken) return std::optional<Node>();
         return std::optional<Node>(SourceVariant().Write(*(t.*member)));
       }};
@@ -107,8 +108,9 @@ Key<DataSpec> FieldsKey() {
   return key;
 }
 
-// Reads a field of an unknown format. Every format that has the keys of the field checks them.
-// Formats with fields that the job file names come first, because these formats accept more.
+// Reads a field whose format is unknown. Every format that has the keys of the field checks them.
+// Formats whose fields are named by the job file come first, because they accept more values than
+// formats with fixed fields.
 void JudgeField(Reader& r, const Node& node, FieldSpec* field) {
   std::vector<const Table<FieldSpec>*> tables, fixed;
   for (const DataFormat* format : DataFormats())
@@ -117,7 +119,7 @@ void JudgeField(Reader& r, const Node& node, FieldSpec* field) {
   Judge(r, node, tables, field);
 }
 
-// Returns nullopt if the name is refused.
+// Reads one entry of `fields`. Returns nullopt if the name of the field is refused.
 std::optional<FieldSpec> ReadField(Reader& r, const YamlEntry& entry, const DataFormat* format,
                                    const DataSpec& data) {
   const bool fixed = format != nullptr && !format->own_fields.empty();

@@ -179,8 +179,8 @@ struct ParseOptions {
   // Values for ${NAME} and ${NAME:-default} in `data` and `checkpoint`.
   std::map<std::string, std::string> environment;
   std::vector<Override> overrides;
-  // Whether the text comes from EmitSubmission. Then the places of the user's file, which the text
-  // contains, replace the places in the text itself.
+  // Whether the text comes from EmitSubmission. Such a text lists the places of the job's parts in
+  // the user's file. Error messages then name these places, and not those in the text itself.
   bool submission = false;
 };
 // A data file that the job names.

@@ -72,7 +72,7 @@ class ModelCheck {
     const auto reads = [&](const LayerSpec& l) {
       return l.type == "embedding" && l.table == table.name;
     };
-    // A layer of an unknown type could be the layer that reads the table.
+    // If a layer has an unknown type, that layer may be the one that reads the table.
     const bool unknown = std::any_of(model_.layers.begin(), model_.layers.end(),
                                      [](const LayerSpec& l) { return l.type.empty(); });
     if (!unknown && std::none_of(model_.layers.begin(), model_.layers.end(), reads))

@@ -409,7 +409,8 @@ std::string ReferenceYaml() {
       "label: lower-case letters, digits and inner dashes, at most 63 (required)\n  name: "
       "reference\nspec:\n";
   TypeOf(JobSpec{}).table().Explain(JobSpec{}, "  ", &out);
-  // The job type with the fewest keys comes first.
+  // The reference shows the job type with the fewest keys first, which is the last one of
+  // JobTypes().
   const auto types = JobTypes();
   for (auto type = types.rbegin(); type != types.rend(); ++type)
     if ((*type)->explain != nullptr) (*type)->explain(&out);

@@ -14,9 +14,10 @@ struct GivenFlag {
   std::string value;
 };
 
-// Stores the arguments, marks the options with set_by_flag, and sets them. argv[0] is skipped.
-// Returns the given flags in order, which point into `options`, or a UserError with one line per
-// mistake. `unexpected` is added to the message about an argument that is not expected.
+// Stores the arguments, sets the options for which there is a flag, and sets their set_by_flag.
+// argv[0] is skipped. Returns the given flags in order (their pointers point into `options`), or a
+// UserError with one line per mistake. `unexpected` is added to the message about an argument that
+// is not expected.
 absl::StatusOr<std::vector<GivenFlag>> ReadCommandLine(int argc, const char* const* argv,
                                                        std::vector<Option>* options,
                                                        const std::vector<Argument>& arguments,

@@ -63,7 +63,8 @@ bool IsLoopback(absl::string_view host_port) {
   const auto split = Split(host_port);
   if (!split) return false;
   if (split->host == "localhost" || split->host == "::1") return true;
-  // A name may begin with "127.", too, so only four numbers count as an address.
+  // A host name may begin with "127.", too. Therefore only a text of digits and points counts as an
+  // address.
   return absl::StartsWith(split->host, "127.") &&
          split->host.find_first_not_of("0123456789.") == std::string::npos;
 }
@@ -117,8 +118,8 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
   }
   const std::string& bound =
       options.insecure_listen.empty() ? options.listen : options.insecure_listen;
-  // `none` arms nothing and only accepts counting jobs. With TLS nobody but the owner of the
-  // certificates can submit one, so a test of several machines may use it.
+  // `none` arms no failpoint, and only lets the daemon accept counting jobs. With TLS, only the
+  // owner of the certificates can submit such a job, so a test on several machines may use `none`.
   if (!options.failpoints.empty() && !IsLoopback(bound) && !(tls && options.failpoints == "none"))
     return Refuse(
         absl::StrCat("--failpoints is for tests on loopback only: listen=", bound,

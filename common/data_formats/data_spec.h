@@ -30,7 +30,7 @@ struct SourceSpec {
   std::string format = "idx";  // the name of a DataFormat
   // idx
   std::string images, labels;  // absolute paths after resolution
-  // Formats of one file
+  // Formats that read one file per source
   std::string path;  // absolute after resolution
   bool header = true;
   std::string separator = ",";

@@ -21,7 +21,7 @@ Table<SourceSpec> SourceTable() {
       SourceKeysNotBuilt()};
 }
 
-// Returns `key`, changed so that it is written only for fields that `applies` accepts.
+// Returns `key` with a changed writer, which writes the key only for fields that `applies` accepts.
 Key<FieldSpec> OnlyFor(bool (*applies)(const FieldSpec&), Key<FieldSpec> key) {
   key.write_default = key.write;
   key.write = [write = key.write, applies](const FieldSpec& t) {

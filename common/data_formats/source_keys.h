@@ -15,7 +15,7 @@ Key<SourceSpec> PathKey(const std::string& name, std::string SourceSpec::*member
 Key<SourceSpec> MissingKey();
 // Returns the key `split`, with which one file gives both training and evaluation data.
 Key<SourceSpec> SplitKey();
-// Returns the keys that no source has yet.
+// Returns the keys of sources that are refused as not built yet.
 const NotBuilt& SourceKeysNotBuilt();
 
 }  // namespace evergrad::config

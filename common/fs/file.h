@@ -25,8 +25,9 @@ absl::Status AppendLine(const std::string& path, absl::string_view line);
 absl::Status SyncFile(const std::string& path);
 // Makes the file consist of its first `offset` bytes followed by `tail`. The file may already have
 // a part of the tail (its writer may have been killed within a line); bytes after the tail are
-// removed. Returns DataLoss if the file is shorter than `offset`; the tail is then appended. After
-// any other error the file has only whole lines of the tail, and the call can be repeated.
+// removed. Returns DataLoss if the file is shorter than `offset`; in this case the tail is appended
+// to the end of the file. After any other error the file has only whole lines of the tail, and the
+// call can be repeated.
 absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::string_view tail);
 // Creates a folder with all its parents; the new names are durable when it returns. An existing
 // folder is OK.

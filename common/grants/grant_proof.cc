@@ -13,7 +13,8 @@
 namespace evergrad::grants {
 namespace {
 
-// Any other kind of text that is signed with this key must begin differently.
+// The beginning of each text that is signed as a proof. If the key should ever sign another kind of
+// text, that text must begin differently, so that its signature is not a valid proof.
 constexpr absl::string_view kDomain = "evergrad grant 1";
 
 void AppendU64(std::uint64_t value, std::string* out) {

@@ -1,8 +1,8 @@
 // The health of one process: its liveness, its readiness, and the answers to probes about them.
 //
 // Each daemon owns one Health object (common/daemon). The daemon's role registers the executors to
-// watch and sets the conditions. Two listeners answer the probes: common/metrics over HTTP, and
-// common/transport over gRPC.
+// watch (liveness.h), and sets the conditions of readiness (readiness.h). Two listeners answer the
+// probes: common/metrics over HTTP, and common/transport over gRPC.
 #pragma once
 
 #include <optional>

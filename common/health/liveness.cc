@@ -35,8 +35,8 @@ struct Liveness::State {
   std::map<std::uint64_t, Executor> executors ABSL_GUARDED_BY(mu);
 };
 
-// The entry of one executor. The executor's next task owns it. An executor that is shut down drops
-// this task, which removes the entry.
+// The entry of one executor in State::executors. The task that the executor will run next owns this
+// object. When the executor is shut down, it drops the task, and the destructor removes the entry.
 class Liveness::Watched {
  public:
   Watched(std::shared_ptr<State> state, absl::string_view name) : state_(std::move(state)) {

@@ -33,9 +33,10 @@ class Liveness {
   // Watches `executor` under `name` until the executor is shut down. The executor may be shut down
   // before or after this object is destroyed.
   void Watch(absl::string_view name, runtime::Executor* executor);
-  // Measures the time on `executor`, which runs nothing else. Without such an executor, only the
-  // tasks of watched executors and calls of Stuck() measure the time. If all threads are stuck at
-  // once, this is then noticed only after Stuck() has been called for `stuck_after`.
+  // Measures the time in which the process runs with a task on `executor`, which has no other
+  // tasks. Without such an executor, only the tasks of watched executors and calls of Stuck()
+  // measure this time. If all threads are stuck at once, only repeated calls of Stuck() notice it,
+  // and not before they have been made for `stuck_after`.
   void MeasureTimeOn(runtime::Executor* executor);
 
   // Returns the stuck executors with the time since their last task, in the order of Watch.

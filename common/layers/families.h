@@ -20,8 +20,8 @@ Key<LayerSpec> PaddingKey();
 Key<LayerSpec> PairKey(const std::string& name, std::uint64_t LayerSpec::*h,
                        std::uint64_t LayerSpec::*w, std::string help);
 Key<LayerSpec> StridesKey();
-// Returns `own`, followed by the activation, bias, initializers and regularizers of a layer with a
-// kernel.
+// Returns `own`, followed by the keys that every layer with a kernel has: activation, bias,
+// initializers and regularizers.
 std::vector<Key<LayerSpec>> WithWeightKeys(std::vector<Key<LayerSpec>> own);
 
 // Returns the variable `kernel`, and `bias` if the layer has one.

@@ -38,7 +38,7 @@ const std::vector<LossDescriptor>& Losses();
 // Reads, writes and explains the losses that are built.
 const Variant<LossSpec>& LossVariant();
 
-// Checks whether the loss accepts an output of this shape with this last activation.
+// Checks whether the loss accepts an output of this shape from a layer with this activation.
 absl::Status CheckLoss(const LossSpec& spec, const tensor::Shape& output,
                        absl::string_view output_activation);
 // Returns the number of labels of one example for an output of this shape.

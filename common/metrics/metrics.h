@@ -75,12 +75,12 @@ class Registry {
   void AddCallbackTotal(absl::string_view name, absl::string_view help, const Labels& labels,
                         std::function<double()> read);
   // Like AddCallbackGauge, for a changing set of objects (jobs). Each object has one sample at the
-  // time of the scrape. `read` bounds the number of objects.
+  // time of the scrape. `read` must bound the number of objects.
   using Samples = std::vector<std::pair<Labels, double>>;
   void AddCallbackGauges(absl::string_view name, absl::string_view help,
                          std::function<Samples()> read);
-  // Adds several gauges at once, as {name, help}. `read` is called once per scrape and returns the
-  // samples of each gauge, in their order.
+  // Adds several gauges at once, as {name, help}. `read` is called once per scrape. It returns one
+  // list of samples for each gauge, in the order of `gauges`.
   using Named = std::pair<std::string, std::string>;
   void AddCallbackGauges(const std::vector<Named>& gauges,
                          std::function<std::vector<Samples>()> read);

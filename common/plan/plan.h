@@ -2,7 +2,7 @@
 // Worker and coordinator must agree on the results.
 //
 // A closure lies in one epoch. The last batch of a closure and the last closure of an epoch may be
-// short (LEDGER.md line 2).
+// smaller than the others (LEDGER.md line 2).
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,7 @@ ResponseReader::State ResponseReader::Refuse(absl::string_view reason) {
 
 ResponseReader::State ResponseReader::Add(absl::string_view bytes) {
   if (state_ != State::kIncomplete) return state_;
-  // One byte above the limit shows that the response is too long.
+  // Only one byte above the limit is stored, which suffices to detect a response that is too long.
   const std::size_t space = kResponseBytesMax + 1 - bytes_.size();
   bytes_.append(bytes.data(), std::min(space, bytes.size()));
   if (Advance() == State::kIncomplete && bytes_.size() > kResponseBytesMax)

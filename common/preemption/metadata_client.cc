@@ -101,7 +101,8 @@ MetadataClient::MetadataClient(MetadataAddress address, const Clock* clock)
 
 void MetadataClient::Wake() {
   const std::uint64_t one = 1;
-  // The only possible failure is a full counter, and then the wake-up is pending already.
+  // The write can fail only if the counter of the eventfd is full. In that case a wake-up is
+  // pending already.
   [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));
 }
 

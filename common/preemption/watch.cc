@@ -108,7 +108,8 @@ struct Watch::MetadataWatch {
     acknowledged.WaitFor(kAcknowledgementMax);
   }
 
-  // Returns false if the thread must end. If AcknowledgeNotice() was called, replaces `ask` once.
+  // Returns false if the thread must end. The first call after AcknowledgeNotice() replaces `ask`
+  // by the request that acknowledges the notice.
   bool Continues(bool* acknowledging, std::optional<Ask>* ask) {
     MutexLock lock(&mu);
     if (ends) return false;
@@ -127,7 +128,7 @@ struct Watch::MetadataWatch {
       }
       if (!client.Wait(ask->after)) continue;
       const std::optional<Answer> answer = client.Send(ask->request);
-      if (!answer) continue;  // the request may be sent again
+      if (!answer) continue;  // Wake() has interrupted the request; `ask` is unchanged
       const std::string source(cloud->source());
       Turn turn = cloud->OnAnswer(*answer);
       Report(turn, source);

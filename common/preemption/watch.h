@@ -3,8 +3,8 @@
 // The watch logs and counts each notice and each recommendation, and calls a function of Events. A
 // watch of a cloud has the thread "notices", which asks a CloudWatch (clouds/cloud_watch.h) for the
 // next request and sends it with a MetadataClient. A watch of a file looks for the file on the
-// executor "notice-file". Every failed request is counted. The log has the first failure, and then
-// the return of usable answers.
+// executor "notice-file". Every failed request is counted. Of several failures in a row, the log
+// reports only the first one, and later the first usable answer.
 #pragma once
 
 #include <functional>
@@ -30,8 +30,8 @@ class Watch {
   };
   // The watch calls both functions on its own thread, where they must not block.
   struct Events {
-    // Orders the task to hand over its work and leave. Called a second time if a notice follows a
-    // recommendation on which the task leaves.
+    // Orders the task to hand over its work and leave. Called a second time if the task already
+    // leaves because of a recommendation, and a notice follows.
     std::function<void(const std::string& reason)> leave;
     // Reports that the cloud recommends to leave the machine, and that the task stays.
     std::function<void(const std::string& text)> recommended;

@@ -59,7 +59,8 @@ inline float NormalOf(std::uint32_t a, std::uint32_t b) {
   return static_cast<float>(std::sqrt(-2.0 * log) * std::bit_cast<double>(turned));
 }
 
-// Computes the first two words of the blocks (index + i, 0).
+// TwoWords computes the first two words of kBlocks blocks: a[i] and b[i] are the words of the block
+// with the counter (index + i, 0).
 constexpr std::size_t kBlocks = 8;
 void TwoWords(std::uint64_t key, std::uint64_t index, std::uint32_t* a, std::uint32_t* b) {
 #if defined(__AVX2__)

@@ -100,8 +100,8 @@ struct ThreadExecutor::Impl {
   std::uint64_t next_timer ABSL_GUARDED_BY(mu) = 0;
   bool stopping ABSL_GUARDED_BY(mu) = false;
   enum class User { kNobody, kOwnThread, kBorrower };
-  // The user of the executor, which runs its tasks. The user changes only under the lock, so each
-  // user sees the effects of the previous user.
+  // The thread that runs the executor's tasks at present. It changes only under the lock, so each
+  // such thread sees the effects of the previous one.
   User user ABSL_GUARDED_BY(mu) = User::kNobody;
   // Whether the executor's thread must look for tasks again once the borrowing thread has finished.
   bool awaits_borrower ABSL_GUARDED_BY(mu) = false;

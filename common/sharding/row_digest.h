@@ -12,8 +12,8 @@
 
 namespace evergrad::sharding {
 
-// Returns the digest of a part of a row: `floats` are the elements from `first` on. The optimizer
-// state follows the values, so its part has the dimension as `first`.
+// Returns the digest of a part of a row: `floats` are the elements from `first` on. In a row, the
+// optimizer state follows the values, so `first` of the optimizer state is the table's dimension.
 inline std::uint64_t DigestOfRow(std::int64_t id, std::uint32_t first,
                                  std::span<const float> floats) {
   const std::uint64_t row = Mix64(static_cast<std::uint64_t>(id)) + first;

@@ -14,7 +14,8 @@ namespace evergrad::sharding {
 inline constexpr std::uint32_t kSlotsDefault = 128, kSlotsMax = 65536;
 
 // Applies the SplitMix64 finalizer (Steele et al., "Fast splittable pseudorandom number
-// generators", OOPSLA'14), a bijection in which every input bit changes half of the output bits.
+// generators", OOPSLA'14), a bijection in which each input bit changes about half of the output
+// bits on average.
 constexpr std::uint64_t Mix64(std::uint64_t x) {
   x ^= x >> 30;
   x *= 0xbf58476d1ce4e5b9ull;
@@ -23,12 +24,14 @@ constexpr std::uint64_t Mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Returns the key of a table's name. With this key two tables put equal ids into different slots,
-// so that ids common to all tables (0, "unseen") are not all in one slot.
+// Returns the key of a table's name. The key distributes the ids of each table differently.
+// Therefore an id that all tables have, such as 0 for "unseen", is not in the same slot for all of
+// them.
 inline std::uint64_t SlotKey(absl::string_view table) { return random::KeyOf(0, table); }
 
-// Returns a number in [0, slots), from the upper bits of the hash. A hash table inside a slot must
-// use lower bits. `slots` is at most kSlotsMax.
+// Returns the slot of `id`, a number in [0, slots), from the upper bits of the id's hash. A hash
+// table inside a slot must use lower bits of the hash, because all its ids have similar upper bits.
+// `slots` is at most kSlotsMax.
 constexpr std::uint32_t SlotOf(std::uint64_t slot_key, std::int64_t id, std::uint32_t slots) {
   return static_cast<std::uint32_t>(
       ((Mix64(static_cast<std::uint64_t>(id) ^ slot_key) >> 32) * slots) >> 32);

@@ -50,8 +50,8 @@ class SectionsCheck {
         return Bad("section", "1 to 6", Text(entry.section()));
       if (entry.offset() != offset)
         return Bad("offset of a section", Text(offset), Text(entry.offset()));
-      // The least size of the section's blocks: headers, payload, padding. The exact place of a
-      // block is checked when the block is read.
+      // The smallest possible size of the section's blocks: headers and payload, without padding.
+      // The exact place of a block is checked when the block is read.
       const std::uint64_t least = entry.blocks() * std::uint64_t{kBlockHeaderBytes} + entry.bytes();
       if (entry.bytes() > footer_offset_ || least > footer_offset_ - offset)
         return Bad("bytes of a section", absl::StrCat("at most ", footer_offset_ - offset),
@@ -73,7 +73,7 @@ class SectionsCheck {
     return damage_(footer_offset_, absl::StrCat("footer: ", what), want, got);
   }
 
-  // Checks index and size against the header, and counts the section.
+  // Compares the entry's index and size with the header, and counts the section by its kind.
   absl::Status CheckEntry(const v1::SectionEntry& entry) {
     const auto section = static_cast<Section>(entry.section());
     switch (section) {
@@ -111,7 +111,7 @@ class SectionsCheck {
   }
 
   // Returns the end of a section of self-contained blocks, which is the offset of the next section.
-  // The places of the blocks are unknown until they are read.
+  // The places of the single blocks are known only when the blocks are read.
   absl::StatusOr<std::uint64_t> EndOfSelfContained(int section, std::uint64_t least) const {
     const v1::SectionEntry& entry = footer_.sections(section);
     const std::uint64_t end = section + 1 < footer_.sections_size()
@@ -146,7 +146,7 @@ class SectionsCheck {
   const DamageAt& damage_;
   const bool dense_;
   const std::uint64_t value_bytes_;
-  std::uint32_t states_ = 0, counters_ = 0, ledgers_ = 0, values_ = 0;  // sections so far
+  std::uint32_t states_ = 0, counters_ = 0, ledgers_ = 0, values_ = 0;  // number of sections so far
 };
 
 }  // namespace

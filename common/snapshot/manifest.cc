@@ -225,8 +225,8 @@ absl::StatusOr<ShardFileReport> CheckShardOf(fs::FileSystem& files, absl::string
   if (h.vlsn() != entry.vlsn())
     return differs("vlsn", absl::StrCat(entry.vlsn()), absl::StrCat(h.vlsn()));
   if (h.kind() == v1::SHARD_KIND_DENSE) {
-    // The file does not have the type in which a job sends the values, because the contents do not
-    // depend on it.
+    // The header of a file does not state wire_dtype, the type in which a job sends the values,
+    // because the contents of the file do not depend on this type.
     v1::ShardSpec want = manifest.plan().shards(index);
     if (want.has_variable()) want.mutable_variable()->clear_wire_dtype();
     if (!google::protobuf::util::MessageDifferencer::Equals(h.dense(), want))

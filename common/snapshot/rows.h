@@ -1,4 +1,4 @@
-// A view of a block of section ROWS in place (FORMAT.md).
+// A view into the bytes of a block of section ROWS, without a copy (FORMAT.md).
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,8 @@
 
 namespace evergrad::snapshot {
 
-// The bytes before the rows of a block, and the bytes of id, stamp and count of a row.
+// The number of bytes before the rows of a block, and the number of bytes of a row's id, stamp and
+// count.
 inline constexpr std::size_t kRowsHeadBytes = 8, kRowFixedBytes = 3 * sizeof(std::uint64_t);
 
 struct RowsView {

@@ -146,7 +146,7 @@ class ShardFileReader {
   absl::Status Decode(const Part& part, std::span<const std::byte> bytes, std::uint64_t offset,
                       absl::string_view name, google::protobuf::MessageLite* message) const;
   std::uint64_t EndOf(int section) const;  // offset of the first byte after the section
-  // Reads one section block by block; with `hash`, all its bytes are hashed.
+  // Reads one section block by block. If `hash` is given, adds all bytes of the section to it.
   absl::Status ReadSection(int section, Sha256* hash,
                            const std::function<absl::Status(const Piece&)>& take);
   absl::Status TakeCounters(const std::string& bytes, std::uint64_t offset);

@@ -40,8 +40,9 @@ ShardFileReport ReportOf(const ShardFileReader& reader) {
   return report;
 }
 
-// Adds a block of section ROWS or FILTER to the digests, as a slot on a server computes them.
-// Returns false if the block does not match its number of rows (FORMAT.md).
+// Adds the rows of a block of section ROWS or FILTER to the digests, which are computed like those
+// of a slot on a server. Returns false if the size of the block does not match its number of rows
+// (FORMAT.md).
 bool AddRows(std::span<const std::byte> block, bool waiting, std::uint32_t dimension,
              std::uint64_t* values, std::uint64_t* states) {
   if (block.size() < 8) return false;

@@ -2,9 +2,9 @@
 //
 // Narrowing rounds to nearest, ties to even. Values beyond the range become infinities (fp16: from
 // 65520 on). NaN stays NaN with its sign and the upper bits of its payload, and becomes quiet.
-// Widening is exact. The bits are the same with CPU instructions and with plain arithmetic, and for
-// every division into pieces. The conversion of float32 is a copy. Thread-safe; no allocation. Wire
-// elements may have any alignment.
+// Widening is exact. The bits are the same with CPU instructions and with plain arithmetic, and do
+// not depend on how an array is divided into calls. With the type float32 the conversion is a copy.
+// Thread-safe; no allocation. Wire elements may have any alignment.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,9 @@ inline std::byte* NarrowHome(WireType type, float* values, std::size_t n) {
 // Returns whether no element is NaN or infinite.
 bool AllFinite(WireType type, const std::byte* elements, std::size_t n);
 
-// Convert one element with plain arithmetic. The fast paths use these functions for their tails,
-// and tests compare the fast paths with them.
+// Convert one element with plain arithmetic. The fast conversions use these functions for the last
+// elements, which do not fill a vector register. Tests compare the fast conversions with these
+// functions.
 std::uint16_t NarrowOne(WireType type, float value);
 float WidenOne(WireType type, std::uint16_t element);
 

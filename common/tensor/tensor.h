@@ -78,8 +78,8 @@ class AlignedBuffer {
 };
 
 // Read-only bytes with a shared owner, for results of a pull and other data that is sent without a
-// copy. The owner is shared because the transport's slices, snapshots and readers keep a chunk
-// longer than the shard's next apply.
+// copy. The owner is shared because the transport's slices, snapshots and readers may still need a
+// chunk after the shard has applied its next update.
 struct SharedBytes {
   std::shared_ptr<const void> owner;
   std::span<const std::byte> bytes;

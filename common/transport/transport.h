@@ -112,9 +112,9 @@ class DataStream {
   // Ends a ticket without a Call, so that the server frees the reserved memory. Has no effect on a
   // ticket that was used or has ended.
   virtual void Abandon(std::uint64_t ticket) = 0;
-  // With `ticket` 0 the call announces itself if necessary. More bytes than announced give
-  // InvalidArgument. `done` is called exactly once. The callback gets kUnavailable if the stream is
-  // down. A stream that is down redials with backoff, and its calls fail at once.
+  // With `ticket` 0 the stream announces the request itself if necessary. More bytes than announced
+  // give InvalidArgument. `done` is called exactly once. The callback gets kUnavailable if the
+  // stream is down. A stream that is down redials with backoff, and its calls fail at once.
   virtual void Call(std::uint64_t ticket, Frame request, const DataOptions& options,
                     DataDone done) = 0;
 };
@@ -200,8 +200,8 @@ struct ServerOptions {
   std::uint64_t frame_bytes_max = 1ull << 30;    // limit of one data request or answer
   std::uint64_t unsent_bytes_max = 64ull << 20;  // limit of one message stream
   std::uint32_t streams_max = 4096;
-  // Memory shared with all clients of this host together, for payload that bypasses the socket, or
-  // 0 for none.
+  // Limit of the memory of lanes, for all clients on this host together. Payload in a lane bypasses
+  // the socket. 0 for no lanes.
   std::uint64_t lane_bytes_max = 0;
   // Receives the result of a client's lane offer: OK, or the reason why the client's payload uses
   // the socket. The function is called on a transport thread.

@@ -2,9 +2,10 @@
 //
 // Blocking; thread-safe for different paths. Each file is written completely beside its target,
 // synced, and renamed over it, so a reader sees the old file or the new one. The same weights give
-// the same bytes. Errors name the path. The error is InvalidArgument if there are no variables or
-// two have one name, and otherwise that of fs::FileError: NotFound for a missing folder, for
-// example, or ResourceExhausted for a full disk. After an error the target is unchanged.
+// the same bytes. Errors name the path. The error is InvalidArgument if there are no variables, or
+// if two variables have the same name. Other errors are those of fs::FileError, for example
+// NotFound for a missing folder or ResourceExhausted for a full disk. After an error the target is
+// unchanged.
 #pragma once
 
 #include <span>

@@ -147,7 +147,8 @@ std::string DirectoryEnd(std::uint64_t entries, std::uint64_t offset, std::uint6
 }
 
 std::uint32_t Crc(std::uint32_t crc, const void* bytes, std::size_t count) {
-  // For 0 bytes the pointer may be null, which would make zlib start anew.
+  // If `count` is 0, `bytes` may be null. With a null pointer, zlib would return the initial value
+  // and lose `crc`.
   if (count == 0) return crc;
   return static_cast<std::uint32_t>(
       ::crc32_z(crc, static_cast<const unsigned char*>(bytes), count));

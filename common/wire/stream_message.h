@@ -96,8 +96,9 @@ inline constexpr std::size_t kLaneOfferBytes = 64;
 std::array<std::byte, kLaneOfferBytes> EncodeLaneOffer(const LaneOffer& offer);
 LaneOffer DecodeLaneOffer(std::span<const std::byte, kLaneOfferBytes> in);
 
-// The beginning of the memory: the two parties, and the four numbers that they exchange, each on
-// its own cache line. The rings follow: the client's, then the server's.
+// The size of the control block at the beginning of a lane's memory. It contains kLaneMagic, the
+// nonce, and the four numbers that client and server exchange, each on its own cache line. The two
+// rings follow: first the client's, then the server's.
 inline constexpr std::size_t kLaneControlBytes = 4096;
 inline constexpr std::uint64_t kLaneMagic = 0x31304c4745;  // "EGL01"
 inline constexpr std::size_t kLaneNonceAt = 16;

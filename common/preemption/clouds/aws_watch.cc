@@ -50,7 +50,8 @@ Ask AwsWatch::Next(Stage stage, std::chrono::milliseconds after) {
 Turn AwsWatch::Fail(std::string failure) {
   Turn turn;
   turn.failure = std::move(failure);
-  // After a failure the watch begins with the notice again. It matters more than a recommendation.
+  // After a failure the watch first asks for the notice, because the notice matters more than a
+  // recommendation.
   turn.next = Next(token_.empty() ? Stage::kToken : Stage::kAction, retries_.Next());
   return turn;
 }

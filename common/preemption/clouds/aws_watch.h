@@ -4,7 +4,8 @@
 // Every request needs a token, which a PUT returns. The service answers 401 once a token has
 // expired, and the watch then gets a new token. The service answers 404 to the requests for both
 // values until there is something to announce. The watch asks for both values every 5 s, as EC2's
-// documentation advises. The notice comes 120 s before EC2 reclaims the machine.
+// documentation advises. The spot action is the notice, and comes 120 s before EC2 reclaims the
+// machine.
 #pragma once
 
 #include <string>

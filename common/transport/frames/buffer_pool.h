@@ -19,9 +19,9 @@ class BufferPool final : public tensor::BufferHome,
                          public std::enable_shared_from_this<BufferPool> {
  public:
   // `bytes_max` is the intended limit of memory in use, a server's budget. Returned buffers are
-  // retained while all buffers, retained and in use, fit into bytes_max plus an eighth (Capacity).
-  // Up to half of `bytes_max` is retained in any case. Beyond these limits the oldest buffers are
-  // freed.
+  // retained while all buffers, retained and in use, fit into bytes_max plus an eighth. The eighth
+  // is the part that Capacity may add to the size of a buffer. Up to half of `bytes_max` is
+  // retained in any case. Beyond these limits the oldest buffers are freed.
   explicit BufferPool(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
   ~BufferPool() override;
 

@@ -35,7 +35,8 @@ class Outbox {
     bool last = true;       // This message completes the frame.
   };
   std::optional<Message> Next() { return Next(message_bytes_max_, 0); }
-  // Returns a message with at most `bytes_max` of payload. A piece of a frame gets `flags`.
+  // Returns a message with at most `bytes_max` of payload. If the message is a piece of a frame,
+  // its header gets `flags`.
   std::optional<Message> Next(std::uint64_t bytes_max, std::uint8_t flags);
   // Returns the number of remaining bytes of the frame whose piece Next would send, or 0 for a
   // message without a frame and for an empty queue.

@@ -34,8 +34,8 @@ constexpr char kOurVerdict[] = "Custom verification check failed";
 // Time for which the result of a probe is used.
 constexpr MonoTime kHintHolds = std::chrono::seconds(2);
 
-// Explains a failed connection. The answer is given on the loop, possibly after the call has
-// returned.
+// Finds the reason for a failed connection, and passes the status with this reason to the given
+// function. The function is called on the loop, possibly after Explain has returned.
 using Explain = std::function<void(const grpc::Status&, std::function<void(absl::Status)>)>;
 
 class ClientLink final : public Link,
@@ -198,8 +198,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
         });
   }
 
-  // Calls the callbacks of all callers. The objects of the calls are destroyed once gRPC has
-  // completed the calls.
+  // Ends all calls with Cancelled, and calls their callbacks before it returns. The object of a
+  // call is destroyed later, once gRPC has completed the call.
   void Close() {
     closed_ = true;
     self_ = calls_.empty() ? nullptr : shared_from_this();
@@ -310,7 +310,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     arguments.SetMaxReceiveMessageSize(static_cast<int>(std::max<std::uint64_t>(
         options_.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
     arguments.SetMaxSendMessageSize(-1);
-    // A pair of tasks has one connection (rule 9).
+    // The number keeps gRPC from sharing one connection between two channels: each pair of tasks
+    // has its own connection (rule 9).
     arguments.SetInt("grpc.channel_id", next_channel.fetch_add(1));
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);

@@ -66,8 +66,8 @@ void GrpcLoop::Defer(runtime::Task task) {
 
 // Only an alarm can wake a thread that waits at a completion queue. The alarm can be reused,
 // because it is set again only after its event has been taken from the queue. The alarm is set to a
-// time in the past, because gRPC rounds deadlines up to whole milliseconds: the present time would
-// fire half a millisecond later and involve gRPC's timer thread.
+// time in the past, because gRPC rounds deadlines up to whole milliseconds. An alarm for the
+// present time would fire half a millisecond late on average, and involve gRPC's timer thread.
 void GrpcLoop::WakeUp() {
   alarm_.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), static_cast<GrpcEvent*>(&wake_));
 }

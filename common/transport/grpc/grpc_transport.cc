@@ -38,7 +38,7 @@ class GrpcTransport final : public Transport {
   fault::Failpoints* const failpoints_;
   health::Health* const health_;
   GrpcHome home_;
-  // The answers in use share this pool.
+  // The ownership is shared with the answers in use, whose memory comes from this pool.
   const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientPoolBytesMax);
 };
 
@@ -46,8 +46,8 @@ class GrpcTransport final : public Transport {
 // Otherwise the first contended lock of the process reads them, and gRPC 1.51 takes locks between
 // connect() and its look at `errno`. If one of the files is missing, this read changes `errno`.
 // Then gRPC reports a connection in progress as "No such file or directory" and drops it. The file
-// of the frequency is missing nearly everywhere, and the file of the number in a bare chroot.
-// Abseil reads both files only once.
+// with the frequency is missing on nearly every machine. The file with the number of CPUs is
+// missing in a bare chroot. Abseil reads both files only once.
 void ReadCpuFactsBeforeFirstConnection() {
   absl::base_internal::NumCPUs();
   absl::base_internal::NominalCPUFrequency();

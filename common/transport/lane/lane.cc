@@ -55,9 +55,10 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
   const auto taken_ref = Shared(Number(wire::LaneTakenAt(out_)));
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(out_)));
   for (const bool again : {false, true}) {
-    // Each side writes one number and then reads the number of the other side; both accesses are
-    // sequentially consistent. Therefore either this side sees the space, or the peer sees the
-    // request for a wake-up.
+    // The writer stores its request for a wake-up and then reads the number of taken bytes. The
+    // reader stores the number of taken bytes and then reads the request. All these accesses are
+    // sequentially consistent. Therefore either the writer sees the space, or the reader sees the
+    // request.
     const std::uint64_t taken = taken_ref.load(std::memory_order_seq_cst);
     if (taken > written_ || taken < peer_taken_) {
       return absl::InvalidArgumentError(
@@ -69,7 +70,8 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
       if (std::exchange(asked_, false)) wake_ref.store(0, std::memory_order_relaxed);
       return true;
     }
-    // The request is for half of the ring, because a wake-up costs more than copying a piece.
+    // The writer asks to be woken only when half of the ring is free, because a wake-up costs more
+    // than copying a piece.
     if (again) break;
     asked_ = true;
     wake_ref.store(written_ - std::min(ring_bytes_ - need, ring_bytes_ / 2),
@@ -89,8 +91,8 @@ void Lane::Write(std::span<const tensor::SharedBytes> pieces) {
     bytes += piece.bytes.size();
   }
   written_ += InRing(bytes);
-  // The header that follows through the stream informs the peer. The system call orders the memory
-  // accesses.
+  // The peer learns of these bytes from a message header, which is sent through the stream
+  // afterwards. The system call that sends the header orders the memory accesses.
   Fence(std::memory_order_release);
 }
 

@@ -2,9 +2,11 @@
 // have mapped, while the stream carries the headers (FORMAT.md). This header handles only the
 // memory; lane_memory.h creates it.
 //
-// The memory is not trusted. Each side counts privately how many bytes were written and taken. A
-// side reads only one number from its peer, and checks it: the number of bytes that the peer has
-// taken. Bytes are copied out once, directly to their place, like bytes from the stream.
+// The memory is not trusted. Each side counts in its own memory how many bytes were written and
+// taken. It reads two numbers of its peer from the lane. The number of bytes that the peer has
+// taken is checked. The number of bytes for which the peer waits only decides whether the peer is
+// informed of free space. Bytes are copied out once, directly to their place, like bytes from the
+// stream.
 //
 // Each side runs on one thread, that of its loop.
 #pragma once

@@ -197,7 +197,8 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       state_ = State::kUp;
       liveness_.OnWork(now);
       peer_frame_bytes_max_ = header.frame_bytes;
-      // Uses half of the limit, because the server frees a token shortly after its answer arrives.
+      // The client uses only half of the limit, because the server counts a small request until
+      // shortly after its answer has arrived here.
       small_max_ = header.response_bytes_max / 2;
       OfferLane(header.offset);
       for (auto& [id, pending] : pending_) Advance(id, pending);

@@ -104,7 +104,7 @@ class ClientSession {
                MonoTime now);
   // Returns the time at which the call ends if it makes no progress.
   MonoTime DueAt(const Pending& pending) const;
-  // Restarts the time limit of a call that was made or granted. The new limit may be shorter.
+  // Restarts the time limit of a call that was made or granted. The call may then be due earlier.
   void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
   // Puts the parts that can be sent now into the outbox.

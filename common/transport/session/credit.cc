@@ -9,11 +9,13 @@ namespace evergrad::transport {
 
 namespace {
 
-// Limit of remembered peers. Without certificates a client can invent any number of names.
+// While more peers than this were active lately, a peer that leaves is forgotten at once. The limit
+// is needed because clients without certificates can invent any number of names.
 constexpr std::size_t kGoneRememberedMax = 4096;
-// Divisors of `lately`. kFirstDistrustPart gives the length of the first distrust, which doubles
-// each time, up to `lately`. kUnusedOncePart gives the period in which several unused grants of a
-// peer count once. kLookPart gives the interval of the search for inactive peers.
+// Each constant gives a time as a part of Options::lately. After a peer has left a grant unused,
+// its limit is lowered for lately / kFirstDistrustPart. This time doubles with each further unused
+// grant, up to `lately`. Several unused grants of a peer within lately / kUnusedOncePart count
+// once. Every lately / kLookPart, the class searches for peers that have become inactive.
 constexpr int kFirstDistrustPart = 5, kUnusedOncePart = 20, kLookPart = 10;
 constexpr std::uint32_t kUnusedMax = 32;
 

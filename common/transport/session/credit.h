@@ -132,10 +132,11 @@ class CreditCore {
   void Admit();
   std::uint64_t half() const { return options_.budget_bytes_max / 2; }
   bool Distrusted(const Peer& peer) const { return peer.unused > 0 && now_ < peer.distrusted_to; }
-  // Returns whether another peer that is not distrusted is active, or was active lately.
+  // Returns whether another peer whose limit is not lowered is active, or was active lately.
   bool OthersLately(std::uint64_t id) const;
-  // Return whether the oldest announcement of a waiting peer may be admitted if it fits.
-  // MayGoBeyond counts only if InTurn is false for every waiting peer.
+  // Return whether the oldest announcement of a waiting peer may be admitted if it fits the budget.
+  // InTurn applies the peer's share. MayGoBeyond allows more than the share, and is asked only if
+  // InTurn is false for every waiting peer.
   bool InTurn(std::uint64_t id) const;
   bool MayGoBeyond(std::uint64_t id) const;
   // Updates turns_, lately_ and the activity of the peer after a change in its use or in its

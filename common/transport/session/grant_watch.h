@@ -41,14 +41,15 @@ class GrantWatch {
   void OnPiece(std::uint64_t request, Grant* grant, MonoTime now);
   // Reports that the last piece of the request has arrived. `bytes` is the size of the request.
   void OnComplete(std::uint64_t request, const Grant& grant, std::uint64_t bytes, MonoTime now);
-  // Reports that the peer has cancelled a request before it sent a piece. If the peer returns the
-  // grant late, the grant counts as left unused.
+  // Reports that the peer has cancelled a request before it sent a piece. The grant counts as left
+  // unused if the peer has kept it for more than a quarter of idle_max, and other peers wait.
   void OnReturned(const Grant& grant, MonoTime now);
   // Reports that the request has ended. Has no effect if its grant is not watched.
   void Remove(std::uint64_t request, const Grant& grant) {
     granted_.erase({grant.last_piece, request});
   }
-  // Reports that the stream has ended. The unused grants of the stream still count for the peer.
+  // Reports that the stream has ended. If the stream has an unused grant while other peers wait,
+  // the peer counts as having left a grant unused.
   void OnEnd();
 
   // Calls `take_back` for each grant to be taken back; the caller ends the request and calls

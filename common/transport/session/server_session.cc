@@ -154,7 +154,7 @@ void ServerSession::Grant(RequestMap::iterator it, MonoTime now) {
 void ServerSession::OnAdmitted(std::uint64_t id, std::uint64_t bytes, MonoTime now) {
   const auto it = requests_.find(id);
   if (it == requests_.end() || it->second.phase != Phase::kWaiting) {
-    budget_->MakeToken(peer_, bytes, /*small=*/false);  // The token is released at once.
+    budget_->MakeToken(peer_, bytes, /*small=*/false);  // destroyed at once, which frees `bytes`
     return;
   }
   --waiting_;

@@ -37,8 +37,9 @@ class ServerSession {
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
     // grant_idle_max limits how long a grant may be unused while other peers wait (grant_watch.h).
-    // grant_idle_max is also the interval at which waiting requests are checked. A stream ends
-    // after unused_in_a_row_max grants in a row were taken back, of the stream or of its peer.
+    // grant_idle_max is also the interval at which waiting requests are checked. A stream ends when
+    // unused_in_a_row_max grants in a row were taken back from this stream, or from all streams of
+    // its peer together.
     MonoTime grant_idle_max = std::chrono::seconds(1);
     std::uint32_t unused_in_a_row_max = 8;
     std::uint64_t lane_ring_bytes_max = 0;  // the largest ring that is accepted; 0 for none

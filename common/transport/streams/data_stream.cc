@@ -73,8 +73,8 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     Pump();
   }
   void OnEnd(absl::Status status) override {
-    // A code that decides the caller's reaction is kept, for example after a refusal by the server
-    // or with bad certificates. Other codes become Unavailable.
+    // These codes come from refusals by the server and from bad certificates. They are kept,
+    // because the caller's reaction depends on them. Every other code becomes Unavailable.
     switch (status.code()) {
       case absl::StatusCode::kInvalidArgument:
       case absl::StatusCode::kUnimplemented:
@@ -185,8 +185,8 @@ class DataStreamHandle final : public DataStream {
 
   std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) override {
     const std::uint64_t id = core_->NextId();
-    // If too many calls are posted, the announcement is dropped, and its Call announces the
-    // request.
+    // If too many calls are posted already, the announcement is dropped. The later Call with this
+    // ticket then announces its request itself.
     if (core_->posted().Enter().ok()) {
       core_->loop().Post([core = core_, id, request_bytes, options] {
         core->posted().Leave();

@@ -140,7 +140,8 @@ class ServerCore::DataPeer final : public LinkEvents,
     session.grant_idle_max = server.options_.grant_idle_max;
     if (server.options_.lane_bytes_max > 0) {
       session.lane_ring_bytes_max = std::min(server.options_.lane_bytes_max / 2, kLaneRingBytesMax);
-      // The session belongs to a peer, which keeps the server alive.
+      // The pointer stays valid, because the session belongs to a DataPeer, which shares the
+      // ownership of the server.
       session.take_lane = [server = &server, address = peer.address](const wire::LaneOffer& offer) {
         return server->TakeLaneOf(address, offer);
       };
@@ -400,7 +401,7 @@ void ServerCore::DispatchAdmitted() {
     if (it != data_peers_.end()) {
       it->second->OnAdmitted(admitted.request, admitted.bytes);
     } else {
-      // The token is released at once.
+      // The stream has ended. The token is destroyed at once, which frees the bytes.
       budget_->MakeToken(admitted.peer, admitted.bytes, /*small=*/false);
     }
   }

@@ -54,8 +54,9 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop,
              fault::Failpoints* failpoints, const health::Health* health);
   void DispatchAdmitted();
-  // Reports that `peer` has left this much unused. `ended` states whether the stream was ended for
-  // this reason; if so, the peer gets no other stream for a while.
+  // Reports that unused grants of `peer` were taken back: their number and their bytes. `ended`
+  // states whether a stream was ended for this reason; if so, the peer gets no other stream for a
+  // while.
   void TakenBack(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended);
   absl::Status CheckNotKeptOut(const std::string& peer);
   absl::StatusOr<std::unique_ptr<Lane>> TakeLaneOf(const std::string& address,

@@ -53,7 +53,7 @@ int Connect(const std::string& host_port) {
   if (getaddrinfo(host.c_str(), host_port.substr(colon + 1).c_str(), &hints, &found) != 0)
     return -1;
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  // The connection is in progress, and the caller waits for it.
+  // The socket does not block, so connect() only starts the connection. The caller waits for it.
   if (fd >= 0) (void)connect(fd, found->ai_addr, found->ai_addrlen);
   freeaddrinfo(found);
   return fd;
@@ -92,7 +92,8 @@ std::string LastReason() {
 }  // namespace
 
 std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
-  // OpenSSL writes without MSG_NOSIGNAL. This thread runs only the probe and ends afterwards.
+  // A write by OpenSSL can raise SIGPIPE, because OpenSSL does not use MSG_NOSIGNAL. The signal may
+  // stay blocked, because this thread runs only the probe and ends afterwards.
   sigset_t broken_pipe;
   sigemptyset(&broken_pipe);
   sigaddset(&broken_pipe, SIGPIPE);
@@ -113,7 +114,8 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   ERR_clear_error();
   int error = Drive(socket, session.get(), [&] { return SSL_connect(session.get()); });
   const bool shook_hands = error == SSL_ERROR_NONE;
-  // In TLS 1.3 a server refuses a client's certificate after the client has finished its part.
+  // In TLS 1.3, SSL_connect succeeds before the server has checked the client's certificate. A
+  // refusal is seen only by the next read.
   if (shook_hands) {
     char byte;
     error = Drive(socket, session.get(), [&] { return SSL_read(session.get(), &byte, 1); });
