@@ -197,8 +197,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       state_ = State::kUp;
       liveness_.OnWork(now);
       peer_frame_bytes_max_ = header.frame_bytes;
-      // The client uses only half of the limit, because the server counts a small request until
-      // shortly after its answer has arrived here.
+      // Uses half of the limit, because the server counts a request until after its answer arrives.
       small_max_ = header.response_bytes_max / 2;
       OfferLane(header.offset);
       for (auto& [id, pending] : pending_) Advance(id, pending);
