@@ -1,5 +1,5 @@
 // EG_CHECK stops the process if an invariant of the program itself is broken. The macro is never
-// used for bytes from outside.
+// used to check bytes that come from outside the process.
 #pragma once
 
 #include <string>

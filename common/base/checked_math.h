@@ -1,4 +1,5 @@
-// Arithmetic on numbers from outside: overflow is reported instead of wrapping.
+// Arithmetic on numbers that come from outside the process. The functions report an overflow, and
+// never wrap around.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Ids as types, so that a shard number never converts into a closure number.
+// Each kind of id is a type of its own, so that a shard number never converts into a closure
+// number.
 #pragma once
 
 #include <compare>
@@ -42,13 +43,13 @@ struct Stamp {
   std::string ToString() const { return absl::StrCat(term, ".", n); }
 };
 
-// One submission of a job file; printed as 16 hex digits.
+// Identifies one submission of a job file. It is printed as 16 hex digits.
 using JobUid = StrongId<struct JobUidTag, std::uint64_t>;
 // Shards are numbered 0, 1, 2 … within a job.
 using ShardId = StrongId<struct ShardIdTag, std::uint32_t>;
 // Closures are numbered 0, 1, 2 … through all epochs of a job.
 using ClosureId = StrongId<struct ClosureIdTag, std::uint64_t>;
-// Ordinal of a push in its closure, < kUpdatesPerClosureMax.
+// The ordinal of a push in its closure, from 0 on; below kUpdatesPerClosureMax.
 using UpdateIndex = StrongId<struct UpdateTag, std::uint32_t>;
 // The number of one registration of one process; every registration has a new number.
 using TaskId = StrongId<struct TaskIdTag, std::uint64_t>;

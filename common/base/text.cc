@@ -11,7 +11,7 @@ std::string CleanText(absl::string_view text, std::size_t bytes_max) {
   constexpr absl::string_view kEllipsis = "...";
   std::string out;
   out.reserve(std::min(text.size(), bytes_max));
-  // The position at which the text can be truncated so that the dots still fit.
+  // The position at which the text can be truncated so that the "..." at its end still fits.
   std::size_t room_end = 0;
   while (!text.empty()) {
     const std::size_t length = FirstCharacter(text).bytes;

@@ -18,8 +18,8 @@ namespace evergrad::client {
 const google::protobuf::ServiceDescriptor& ControlService();
 
 // Returns the path of the method whose request is `request`: "/evergrad.v1.Control/DrainTask". The
-// service must have a method with this request. If `response` is given, it must be the method's
-// answer (EG_CHECK).
+// service must have a method with this request. If `response` is given, it must be the type of the
+// method's answer (EG_CHECK).
 std::string ControlPath(const google::protobuf::Descriptor& request,
                         const google::protobuf::Descriptor* response = nullptr);
 

@@ -97,7 +97,7 @@ struct ParameterClient::Impl {
       }
     }
     // The lock is not held while dialing, because certificates are read from files. If two callers
-    // dial at once, the peer of the second caller is dropped.
+    // dial at once, both use the peer of the first one, and the other peer is dropped.
     auto made = std::make_shared<Peer>();
     made->address = address.host_port;
     transport::ChannelOptions channel = options;

@@ -27,7 +27,8 @@ inline constexpr char kSessionMethod[] = "/evergrad.v1.Coordinator/Session";
 // same number of attempts that are done and not yet acknowledged.
 inline constexpr int kHeldAttemptsMax = 2 * (4096 + 1);
 
-// Limits of closures of functions jobs. kFunctionsMax is the limit of functions in one worker.
+// Limits for closures of functions jobs. kFunctionsMax is the largest number of functions that one
+// worker may register.
 inline constexpr std::size_t kFunctionNameBytesMax = 128, kFunctionsMax = 256;
 inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u << 20;
 
@@ -45,7 +46,7 @@ inline constexpr std::uint64_t kRunMarkBytesMax = 4096;  // a larger file is not
 // separate batch.
 inline constexpr std::uint64_t kSessionBatchBytesMax = 1u << 20;
 
-// Limits for the servers that a worker reports as unreachable (WorkerProgress::unreached).
+// Limits for the list of servers that a worker reports as unreachable (WorkerProgress::unreached).
 inline constexpr int kUnreachedServersMax = 64;
 inline constexpr std::size_t kUnreachedReasonBytesMax = 200;
 

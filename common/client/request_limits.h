@@ -24,14 +24,15 @@ struct RequestLimits {
   bool Fits(std::uint64_t request_bytes, std::uint64_t response_bytes) const;
   // Returns the share of the budget that one client may hold while others wait: half of the budget.
   std::uint64_t share_bytes() const;
-  // Returns the target size of one of several requests, its answer included: an eighth of the
-  // budget. A client has four such requests in flight, which fill its share.
+  // Returns the target size of a part, which is one of the requests into which a client divides its
+  // work for a server. The size includes the answer, and is an eighth of the budget. A client has
+  // four parts in flight, which fill its share.
   std::uint64_t part_bytes() const;
-  // Returns the largest payload of a section that is alone in its request. If the limits are
-  // unknown, returns the largest number of the type.
+  // Returns the largest payload that a section may have if it is the only section of its request.
+  // If the limits are unknown, returns the largest number of the type.
   std::uint64_t section_bytes_max() const;
-  // Returns the flag that limits a section, with its value, for messages: "--budget-bytes-max 16
-  // MiB".
+  // Returns the server's flag that determines section_bytes_max(), with its value, for messages:
+  // "--budget-bytes-max 16 MiB".
   std::string section_flag() const;
 };
 

@@ -40,7 +40,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     state = State::kDialing;
     transport::ChannelOptions to_coordinator = options.channel;
     to_coordinator.peer_task = "coordinator";
-    to_coordinator.check_host = true;  // a user configures only this address
+    to_coordinator.check_host = true;  // this host is configured, so the certificate must name it
     auto made = transport->Dial({options.coordinator_address, ""}, to_coordinator);
     if (!made.ok()) return GiveUp(made.status());
     channel = *std::move(made);
@@ -121,8 +121,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
                         IfStill(dial, [](Impl& me) { me.Dial(); }));
   }
 
-  // Logs the reason for waiting once, not at every retry. `key` identifies the reason, because
-  // texts vary.
+  // Logs the reason for waiting once, not at every retry. `key` identifies the reason, because the
+  // text of one reason may vary.
   void WaitFor(const std::string& key, const std::string& text) {
     if (key == waiting_key) return;
     waiting_key = key;
@@ -238,7 +238,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   bool Send(v1::TaskMessage message) {
     if (state != State::kRegistered || broken) return false;
-    // The 16 bytes are for the tag and the length of the message inside the batch.
+    // Inside the batch, the message needs at most 16 further bytes, for its tag and its length.
     const std::uint64_t bytes = message.ByteSizeLong() + 16;
     if (bytes > options.channel.message_bytes_max) {
       logger->Error(absl::StrCat("message to the coordinator is too large: field=",
@@ -267,7 +267,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     pending.Clear();
     pending_bytes = 0;
     if (sent.ok()) return;
-    // The call is posted, because the caller of Send() does not expect callbacks inside it.
+    // The call of Lose() is posted, because the caller of Send() does not expect that callbacks run
+    // inside Send().
     broken = true;
     executor->Post(
         IfStill(dial, [why = CleanText(sent.ToString(absl::StatusToStringMode::kWithNoExtraData),

@@ -57,7 +57,8 @@ class SessionClient {
     // The client fills in `sequence` and `recommendation`.
     std::function<v1::Heartbeat()> make_heartbeat;
   };
-  // transport, executor and logger outlive the client. Each function of `events` may be empty.
+  // `transport`, `executor` and `logger` outlive the client. Each function of `events` may be
+  // empty.
   SessionClient(transport::Transport* transport, runtime::Executor* executor, log::Logger* logger,
                 Options options, Events events);
   ~SessionClient();  // Calls Stop().

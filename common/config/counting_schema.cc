@@ -29,7 +29,7 @@ const Table<CountingSpec>& CountingTable() {
   return table;
 }
 
-// The optimizer of the section is also the optimizer of the job.
+// Returns the key `counting`. The optimizer in its section is also the optimizer of the job.
 Key<JobSpec> CountingKey() {
   Key<JobSpec> key = Required(Section<JobSpec, CountingSpec>(
       "counting", &JobSpec::counting, &CountingTable(), "the data that is counted"));
@@ -47,7 +47,7 @@ const Table<JobSpec>& CountingJobTable() {
     Table<TrainingSpec> t = TrainingTable();
     std::erase_if(t.keys, [](const Key<TrainingSpec>& key) {
       return key.name == "precision";
-    });  // a counting job computes no steps
+    });  // a counting job computes no steps, so it has no precision
     return t;
   }();
   static const Table<JobSpec> table{

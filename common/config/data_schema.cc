@@ -55,7 +55,8 @@ Key<DataSpec> SourceKey(const std::string& name, std::optional<SourceSpec> DataS
       [=](Reader& r, const Node& n, DataSpec* t) {
         if (!r.IsMap(n, absl::StrCat("data.", name))) return;
         SourceSpec source;
-        // An unknown format leaves `format` empty, and the rules between values are skipped.
+        // If the format is unknown, `format` stays empty, and the rules between the source's values
+        // are not checked.
         SourceVariant().Read(r, n, &source);
         source.where = n.where();
         t->*member = std::move(source);

@@ -3,7 +3,7 @@
 // Unknown keys, wrong types, impossible combinations, duplicate keys, anchors and aliases are
 // refused. All mistakes are reported together, each with file:line:column, the expected value and
 // the nearest valid name. The defaults are those of configs/reference.yaml, which is generated from
-// the same table.
+// the same tables (job_schema.h).
 #pragma once
 
 #include <chrono>
@@ -87,8 +87,9 @@ struct TrainingSpec {
   std::string on_lost_updates = "fail";
   // Reaction if a server is out of memory for a push (LEDGER line 15, OVER_BUDGET): fail or pause.
   std::string on_over_budget = "fail";
-  // Type in which steps are computed (Keras' policies): float32, tf32, mixed_bfloat16 or
-  // mixed_float16. Servers keep float32. The precision is not part of the plan.
+  // The type in which steps are computed, named like the policies of Keras: float32, tf32,
+  // mixed_bfloat16 or mixed_float16. Servers keep the values in float32. The precision is not part
+  // of the plan.
   std::string precision = "float32";
   // The first entry whose `match` fits applies. If no entry fits, the type is float32. The entries
   // are not part of the plan.

@@ -145,7 +145,7 @@ class ModelCheck {
     if (format == nullptr) return std::nullopt;
     const auto field = std::find_if(spec_.data.fields.begin(), spec_.data.fields.end(),
                                     [&](const FieldSpec& f) { return f.name == input; });
-    if (!format->own_fields.empty()) {  // a job may omit such a field
+    if (!format->own_fields.empty()) {  // the job file may omit fields that the format always has
       FieldSpec own;
       own.name = input;
       return format->kind(field == spec_.data.fields.end() ? own : *field);

@@ -1,5 +1,6 @@
-// The stages are: text, tree, overrides, variables, typed values, and rules between values. Every
-// stage adds its mistakes and continues.
+// The parser has these stages: text, tree, overrides, variables, typed values, and rules between
+// values. A stage adds the mistakes that it finds to one list, and the next stage runs
+// nevertheless.
 #include <algorithm>
 #include <filesystem>
 #include <map>

@@ -16,7 +16,8 @@ namespace {
 
 constexpr char kExplanation[] =
     "# Messages name the following places in the user's file: [file, line, column].\n";
-// The reader looks for kHead only, because earlier versions wrote another explanation.
+// The reader looks for kHead only, because earlier versions wrote another explanation in front of
+// it.
 constexpr char kHead[] = "# places: ";
 constexpr std::size_t kFilesMax = 64, kFileNameBytesMax = 1024;
 constexpr std::uint64_t kNumberMax = 1u << 30;

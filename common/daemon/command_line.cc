@@ -64,7 +64,8 @@ class Reader {
     for (Option& option : options_)
       if (option.flag == flag) return ReadValue(&option, std::move(value));
     ReportUnknown(flag);
-    // The value of an unknown flag is not reported as a second mistake.
+    // The word after an unknown flag is skipped as its value, so that it is not reported as a
+    // second mistake.
     if (!value && next_ < argc_ && !absl::StartsWith(argv_[next_], "--")) ++next_;
   }
 

@@ -64,8 +64,9 @@ bool IsLoopback(absl::string_view host_port);
 enum class MetricsDoor { kOff, kPlainOnLoopback, kPlainOffLoopback, kTls };
 MetricsDoor MetricsDoorOf(const CommonOptions& options);
 // Checks the rules between options. By P10, any address except a loopback address needs TLS or
-// --insecure-listen. Failpoints need a loopback address; `none` is also allowed with TLS. TLS files
-// are all given or none. Tasks need --coordinator. A wildcard address needs --advertise. Pure.
+// --insecure-listen. Failpoints need a loopback address; `none` is also allowed with TLS. Either
+// all three TLS files are given, or none. Tasks need --coordinator. A wildcard address needs
+// --advertise. Pure.
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
 
 // Returns whether only this machine is involved: the daemon listens on loopback, dials a

@@ -93,7 +93,7 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
     if (!value.empty() && !Split(value))
       return Refuse(absl::StrCat("--", flag, ": expected host:port, got `", value, "`"));
   }
-  // Peers dial these addresses, and nothing can listen on port 0.
+  // Peers dial these addresses, so their port must not be 0: no process can listen on port 0.
   for (const auto& [flag, value] :
        {std::pair<const char*, const std::string&>{"coordinator", options.coordinator},
         {"advertise", options.advertise}}) {

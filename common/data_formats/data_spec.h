@@ -54,7 +54,8 @@ struct Transform {
   friend bool operator==(const Transform&, const Transform&) = default;
 };
 
-// The largest number of ids of a field with distribution zipf. A worker keeps a table of the ids.
+// The largest number of ids of a field with distribution zipf. The limit bounds the table that a
+// worker keeps for the ids of such a field.
 inline constexpr std::uint64_t kZipfIdsMax = 1u << 24;
 
 struct FieldSpec {

@@ -8,8 +8,8 @@
 //             `on` (the site does what its name says)
 //   prefix    `N*action`   only at the N-th hit
 //             `N+action`   from the N-th hit on
-//             `P%action`   with probability P percent at each hit, a function of the seed given to
-//                          Arm and of the hit's number
+//             `P%action`   at each hit, with probability P percent; the decision is a function of
+//                          the seed given to Arm and of the hit's number
 //
 // The specification may be the single word `none`, which arms nothing. The daemon then accepts
 // counting jobs, which are for tests only. Several actions for one name are separated by `,`; at a
@@ -59,8 +59,8 @@ class Failpoints {
   // Returns every site, for `--help` and for the checks in Arm.
   static absl::Span<const KnownFailpoint> Known();
 
-  // Counts a hit of `name` and returns the action for the site; kill and stop are performed inside.
-  // The call costs one relaxed load if nothing is armed.
+  // Counts a hit of `name` and returns the action that the site must perform; the actions kill and
+  // stop are performed by At itself. If nothing is armed, the call costs one relaxed atomic load.
   Hit At(absl::string_view name);
   // Returns OK, or an Internal error or user error that names the failpoint: `if (absl::Status s =
   // failpoints.ErrorAt("x"); !s.ok()) return s;`

@@ -1,5 +1,5 @@
-// Files by URI. A file is written as a whole or not at all, and can be read at any offset.
-// Snapshots and manifests are such files.
+// Reads and writes files that are named by URIs. A file is written as a whole or not at all, and
+// can be read at any offset. Snapshots and manifests are such files.
 //
 // `file:///x` and plain paths name the local file system. Any other scheme is refused by name
 // (Unimplemented). A commit needs no rename of a folder, no append and no second write to an

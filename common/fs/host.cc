@@ -17,7 +17,8 @@ std::string FirstLineOf(const char* path) {
   return contents.ok() ? std::string(absl::StripAsciiWhitespace(*contents)) : std::string();
 }
 
-// Returns "" if the machine or the namespace is unknown.
+// Returns `machine` with the id of the network namespace, or "" if the machine or the namespace is
+// unknown.
 std::string WithNetwork(const std::string& machine) {
   char space[64];
   const ssize_t n = ::readlink("/proc/self/ns/net", space, sizeof(space));

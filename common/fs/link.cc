@@ -14,7 +14,8 @@ absl::Status LinkFile(const std::string& from, const std::string& to) {
   const std::string beside = absl::StrCat(to, ".link-", ::getpid());
   ::unlink(beside.c_str());
   if (::link(from.c_str(), beside.c_str()) != 0) return FileError(errno, "cannot link file", from);
-  // If both names refer to one file, rename does nothing and keeps both names.
+  // If `to` is already a name of the same file, rename does nothing and keeps `beside`, which is
+  // therefore removed below.
   const int error = std::rename(beside.c_str(), to.c_str()) == 0 ? 0 : errno;
   ::unlink(beside.c_str());
   return error == 0 ? absl::OkStatus() : FileError(error, "cannot rename file", to);

@@ -77,7 +77,7 @@ class LocalWriter final : public WritableFile {
   ~LocalWriter() override { DropTemporary(); }
 
   absl::Status Begin(bool unnamed) {
-    // A file without a name is linked by its path in /proc.
+    // Commit gives a name to such a file through its path in /proc, so /proc must be available.
     if (unnamed && ::access("/proc/self/fd", X_OK) == 0) {
       file_ = OpenAt(folder_.get(), ".", O_WRONLY | O_TMPFILE, 0666);
       if (file_.get() >= 0) return absl::OkStatus();
@@ -91,8 +91,9 @@ class LocalWriter final : public WritableFile {
       file_ = OpenAt(folder_.get(), temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
       if (file_.get() < 0 && errno == EEXIST) continue;
       if (file_.get() < 0) break;
-      // A sweep between open and lock may have removed the file as a leftover. Then either the lock
-      // fails or the name no longer refers to the file.
+      // Between the open and the lock, another writer may have removed this file as a leftover. In
+      // that case either the lock fails, or the name no longer refers to the file, and the next
+      // name is tried.
       struct stat ours, named;
       if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(file_.get(), &ours) == 0 &&
           ::fstatat(folder_.get(), temporary_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&

@@ -2,7 +2,8 @@
 // 34 to 36). A server has one guard for each job with shards on it.
 //
 // Thread-safe. Once a push has shown a valid proof, the proof is remembered for its attempt in a
-// table of fixed size. For any other proof, the expected proof is computed at each push.
+// table of fixed size. For a proof that is not in the table, the expected proof is computed at each
+// push.
 #pragma once
 
 #include <array>

@@ -14,8 +14,8 @@ namespace evergrad::health {
 struct Liveness::State {
   State(const Clock* c, LivenessOptions o) : clock(*c), options(o), measured_at(c->Now()) {}
 
-  // Adds the time since the last call to `awake`, up to a limit. A gap beyond the limit means that
-  // the whole process stood still.
+  // Adds to `awake` the time since the previous call of Measure, up to a limit. A longer gap means
+  // that the whole process stood still.
   void Measure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     const MonoTime now = clock.Now();
     awake += std::clamp(now - measured_at, MonoTime(0), options.stuck_after / 3);

@@ -19,7 +19,8 @@ struct ActivationDescriptor {
 // Returns the activations in the order of messages and of the reference.
 const std::vector<ActivationDescriptor>& Activations();
 
-// Returns InvalidArgument with the known names if no activation that is built has this name.
+// Returns InvalidArgument if no activation that is built has this name. The message lists the known
+// names.
 absl::Status CheckActivation(absl::string_view name);
 
 }  // namespace evergrad::config

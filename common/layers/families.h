@@ -31,7 +31,7 @@ std::vector<VariableSpec> KernelAndBias(const LayerSpec& spec, tensor::Shape ker
 
 // Returns OK, or the error "conv2d needs an input (height, width, channels), got (3, 3)".
 absl::Status CheckImage(const LayerSpec& spec, const tensor::Shape& input);
-// Returns an InvalidArgument that begins with the layer's type: "dense needs …".
+// Returns InvalidArgument. Its message begins with the layer's type: "dense needs …".
 absl::Status ShapeError(const LayerSpec& spec, absl::string_view text);
 
 }  // namespace evergrad::config

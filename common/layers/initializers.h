@@ -26,7 +26,7 @@ const std::vector<InitializerDescriptor>& Initializers();
 
 // Returns the values that a key for an initializer takes, for the reference.
 std::string InitializerType();
-// Reads a name or a mapping. Reports mistakes with the name of the key.
+// Reads an initializer, which is a name or a mapping. Messages about mistakes contain `key`.
 void ReadInitializer(Reader& reader, const Node& node, const std::string& key,
                      InitializerSpec* spec);
 Node WriteInitializer(const InitializerSpec& spec);

@@ -41,12 +41,13 @@ struct LayerDescriptor {
   // Whether the layer reads ids, which come only from model inputs. Other layers read real numbers.
   bool reads_ids = false;
   ShapeRule infer = nullptr;  // null if the type is not built yet
-  // Values of keys in the reference that replace their defaults.
+  // The values that the reference shows in place of the defaults, by key.
   std::map<std::string, std::string> example = {};
   // The position of the layer in the example model of the reference, from 1 on. With 0 the
   // reference shows the layer as a comment.
   int reference_position = 0;
-  // A function that is called after reading, if a default depends on another key. May be null.
+  // Called after the layer's keys have been read. Fills in the defaults that depend on other keys.
+  // Null if there are none.
   void (*complete)(const Node& node, LayerSpec* spec) = nullptr;
 };
 

@@ -31,7 +31,8 @@ std::string TimeText(std::int64_t wall_ms) {
                          static_cast<int>(wall_ms % 1000));
 }
 
-// Returns a JSON string without hidden characters. Bytes that are not UTF-8 become U+FFFD.
+// Returns `text` as a JSON string without hidden characters. Bytes that are not UTF-8 become
+// U+FFFD.
 std::string JsonString(absl::string_view text) {
   return JsonWithoutHidden(nlohmann::json(std::string(text))
                                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));

@@ -1,7 +1,8 @@
 // The log of a process. Only log.cc includes spdlog. Thread-safe.
 //
-// Each line has a job, a closure and a task. A bounded ring keeps the newest lines of this process
-// for `psctl logs`, which reads them through the coordinator's session.
+// Each line names the job, the closure and the task to which it belongs. A bounded ring keeps the
+// newest lines of this process for `psctl logs`, which reads them through the coordinator's
+// session.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +41,7 @@ struct Options {
   std::size_t ring_lines_max = 4096;
 };
 
-// The subject of a line. The logger copies the context into each line.
+// The subject of a line: its job, closure and task. The logger copies the context into each line.
 struct Context {
   std::string job;
   std::string closure;

@@ -24,7 +24,7 @@ namespace evergrad::metrics {
 namespace {
 
 constexpr std::size_t kBodyBytesMax = 1024;  // The pages accept no body.
-// Limit of all unsent answers together, except the newest.
+// Limit of the unsent bytes of all answers together, without the newest answer.
 constexpr std::uint64_t kUnsentBytesMax = 16ull << 20;
 constexpr int kBacklog = 256;
 constexpr int kAcceptedAtOnceMax = 32;
@@ -58,11 +58,11 @@ class Stream final : public httplib::Stream {
   std::string answer_;
 };
 
-// Serves httplib's pages over connections of ScrapeConnection, one request each. One thread polls
-// all connections and answers complete requests, so no number of peers that send or read nothing
-// can block another peer. httplib's own server uses a thread per connection, and a few silent peers
-// would occupy all threads. (It also waits with select(), which does not support file descriptors
-// above 1023.)
+// Serves httplib's pages over connections of the class ScrapeConnection, with one request per
+// connection. One thread polls all connections and answers complete requests, so no number of peers
+// that send or read nothing can block another peer. httplib's own server uses a thread per
+// connection, and a few silent peers would occupy all threads. (It also waits with select(), which
+// does not support file descriptors above 1023.)
 class ScrapeServer final : public httplib::Server {
  public:
   ScrapeServer(const Clock* clock, std::size_t connections_max, ConnectionLimits limits,
@@ -79,8 +79,8 @@ class ScrapeServer final : public httplib::Server {
     close(stop_);
   }
 
-  // Runs from the bind of the listener until Stop, which any thread may call. At the end the server
-  // closes open connections.
+  // Called once the listener is bound. Returns after Stop, which any thread may call, and closes
+  // the open connections.
   void Serve() {
     ::listen(svr_sock_, kBacklog);  // httplib's backlog is five.
     fcntl(svr_sock_, F_SETFL, fcntl(svr_sock_, F_GETFL) | O_NONBLOCK);
@@ -136,7 +136,8 @@ class ScrapeServer final : public httplib::Server {
   }
 
   // Accepts a bounded number of connections in one pass, so that earlier connections are served in
-  // between. Otherwise many new connections at once would displace each other.
+  // between. Otherwise many new connections at once would displace each other before they are
+  // served.
   void Accept() {
     for (int i = 0; i < kAcceptedAtOnceMax && clock_->Now() >= accept_at_; ++i) {
       const int fd = accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);

@@ -132,7 +132,8 @@ struct Registry::Impl {
     std::map<std::string, std::unique_ptr<Gauge>> gauges;
     std::map<std::string, std::unique_ptr<Histogram>> histograms;
     std::map<std::string, std::function<std::string()>> callbacks;  // return the values as text
-    // The members of a group share this function. Null for a callback without a group.
+    // For gauges that were added together, the function that returns the samples of all of them;
+    // they share it. Null for other callbacks.
     std::shared_ptr<const std::function<std::vector<Registry::Samples>()>> group;
     std::size_t member = 0;
     // The histograms of a changing set of objects. Null for other families.

@@ -68,7 +68,8 @@ class Registry {
   // the registry. A second call with the same name and labels replaces `read`.
   void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels,
                         std::function<double()> read);
-  // Adds a counter whose value the caller owns and `read` returns. The value never falls.
+  // Adds a counter whose value is kept by the caller and returned by `read`. The value must never
+  // fall.
   void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
                           std::function<std::uint64_t()> read);
   // Like AddCallbackCounter, for a total that is not a whole number, such as seconds.

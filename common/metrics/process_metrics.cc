@@ -41,8 +41,8 @@ bool Read(const std::vector<std::string>& words, std::size_t i, double* out) {
 
 double TicksPerSecond() { return static_cast<double>(::sysconf(_SC_CLK_TCK)); }
 
-// Indexes into StatFields: the number of the field in proc(5), minus 3, the number of the first
-// field.
+// Indexes into the result of StatFields. Each is the number of the field in proc(5) minus 3,
+// because the result begins with field 3.
 constexpr std::size_t kUtime = 14 - 3, kStime = 15 - 3, kStart = 22 - 3, kVirtual = 23 - 3,
                       kResident = 24 - 3;
 
@@ -89,7 +89,7 @@ std::optional<ProcessNumbers> ReadProcessNumbers(const std::string& proc,
     if (error) return std::nullopt;
     ++numbers.open_fds;
   }
-  if (process == "self") --numbers.open_fds;  // the descriptor of this listing
+  if (process == "self") --numbers.open_fds;  // the descriptor that this listing itself uses
   return numbers;
 }
 

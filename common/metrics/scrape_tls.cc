@@ -56,11 +56,11 @@ bool UseAuthorities(SSL_CTX* context, const std::string& pem) {
       return false;
     ++added;
   }
-  ERR_clear_error();  // clears the error for the end of the text
+  ERR_clear_error();  // removes the error that marks the end of the text
   return added > 0;
 }
 
-// Uses the leaf certificate and the intermediate certificates in the file.
+// Makes `context` use the leaf certificate and the intermediate certificates in `pem`.
 bool UseCertificates(SSL_CTX* context, const std::string& pem) {
   const Bio bio = Reader(pem);
   const auto leaf = Certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));

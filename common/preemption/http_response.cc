@@ -79,7 +79,7 @@ ResponseReader::State ResponseReader::Advance() {
 bool ResponseReader::ReadHead(absl::string_view head) {
   std::size_t end = head.find(kLineEnd);
   const absl::string_view first = head.substr(0, end);
-  // "HTTP/1.1 200 OK"
+  // The first line looks like "HTTP/1.1 200 OK".
   int status = 0;
   if (first.size() < 12 ||
       !(absl::StartsWith(first, "HTTP/1.0 ") || absl::StartsWith(first, "HTTP/1.1 ")) ||

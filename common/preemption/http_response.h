@@ -27,7 +27,7 @@ class ResponseReader {
   State End();
   // Returns the response. Call it only if the state is kComplete.
   Answer TakeAnswer();
-  // Returns why the response is refused, or "".
+  // Returns the reason for which the response is refused, or "".
   const std::string& reason() const { return reason_; }
 
  private:
@@ -42,7 +42,7 @@ class ResponseReader {
 
   State state_ = State::kIncomplete;
   std::string bytes_;
-  std::size_t body_ = 0;  // position of the body in bytes_, or of the next chunk; 0 in the head
+  std::size_t body_ = 0;  // position in bytes_ of the body or of the next chunk; 0 before the body
   std::optional<std::size_t> length_;  // length of the body, if it is known
   bool chunked_ = false;
   Answer answer_;

@@ -1,9 +1,9 @@
 // Sends requests to a metadata service over plain HTTP, one connection each.
 //
-// Nothing that the peer does can hold up or grow this process: a request ends after its timeout
-// however slowly bytes arrive, an answer has at most 64 KiB (http_response.h), and Wake() ends a
-// wait or a request at once. The address is numeric, because a name would need a resolver, which
-// cannot be interrupted.
+// The peer can neither block this process nor make it use more memory: a request ends after its
+// timeout however slowly bytes arrive, an answer has at most 64 KiB (http_response.h), and Wake()
+// ends a wait or a request at once. The address is numeric, because a name would need a resolver,
+// which cannot be interrupted.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ std::optional<NoticeFile::Seen> NoticeFile::Look() {
 void NoticeFile::Watch() {
   const std::optional<Seen> now = Look();
   if (now && now != before_) return noticed_();
-  before_ = now;  // a file that appears after this removal is a notice
+  before_ = now;  // if the file is gone now, its next appearance is a notice
   executor_->PostAfter(kNoticeEvery, [this] { Watch(); });
 }
 

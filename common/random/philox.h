@@ -25,12 +25,13 @@ std::uint64_t KeyOf(std::uint64_t seed, absl::string_view name);
 
 // Returns a uniform number in [0,1) with 24 bits. Element i is word i % 4 of block i / 4.
 float Uniform(std::uint64_t key, std::uint64_t index);
-// Returns a standard normal number by Box-Muller in double from words 0 and 1 of the block `index`,
-// rounded to float. The function has its own logarithm and cosine, so that its bits do not depend
-// on a C library.
+// Returns a standard normal number, computed in double by Box-Muller from words 0 and 1 of the
+// block `index`, and then rounded to float. The function has its own logarithm and cosine, so that
+// its bits do not depend on a C library.
 float Normal(std::uint64_t key, std::uint64_t index);
-// Returns a normal number with mean 0 and stddev 1, redrawn (next words, then next high counter)
-// until |x| < 2, as in Keras' truncated_normal.
+// Returns a normal number with mean 0 and stddev 1 whose magnitude is below 2, as in Keras'
+// truncated_normal. A number that is too large is drawn again, from the next two words of the
+// block, and after them from the block with the next high counter.
 float TruncatedNormal(std::uint64_t key, std::uint64_t index);
 // Computes the values of index, index + 1, …, several at a time, with the same bits.
 void TruncatedNormals(std::uint64_t key, std::uint64_t index, std::span<float> out);

@@ -1,4 +1,4 @@
-// One answer from an executor to a waiting thread.
+// Passes one answer from an executor to a waiting thread.
 //
 // Only I/O threads may wait, because an executor never blocks. The answering side calls its
 // function once. If the function is destroyed without a call (the executor was shut down, or the

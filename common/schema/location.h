@@ -6,7 +6,7 @@
 namespace evergrad::config {
 
 struct Location {
-  std::string file;              // or "<--set 2>"
+  std::string file;              // name of the file, or "<--set 2>" for the second --set
   int line = 0, column = 0;      // 1-based
   std::string ToString() const;  // file:line:column
   friend bool operator==(const Location&, const Location&) = default;

@@ -10,7 +10,7 @@
 namespace evergrad::config {
 namespace {
 
-// Returns the number of characters of UTF-8.
+// Returns the number of characters of `text`, which is UTF-8.
 std::size_t Columns(absl::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0) != 0x80;

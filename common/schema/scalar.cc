@@ -175,8 +175,8 @@ std::string FormatReal(double value) {
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value);
   std::string text(buffer, end.ptr);
-  // A whole number has no decimal point, so that integers stay readable. 1 and 1e-07 read back
-  // unchanged.
+  // A whole number gets no decimal point, so that integers stay readable. ParseReal reads forms
+  // such as 1 and 1e-07, too.
   return text;
 }
 

@@ -32,8 +32,8 @@ std::string FormatByteSize(std::uint64_t bytes);              // "64KiB", "65537
 std::string FormatDuration(std::chrono::milliseconds value);  // "5s", "200ms"
 std::string FormatReal(double value);                         // shortest text that reads back equal
 
-// Returns a value from outside in the form for a message: its first 60 characters, escaped
-// (common/base/escape.h).
+// Returns a value from outside so that it can be quoted in a message: its first 60 characters,
+// escaped (common/base/escape.h).
 std::string Shown(absl::string_view text);
 // Returns "a, b or c" for three names, and "" for none.
 std::string JoinWithOr(const std::vector<std::string>& names);

@@ -10,8 +10,8 @@
 namespace evergrad::config {
 namespace {
 
-// Returns whether `text` needs no quotes, in block style and in flow style: this reader and other
-// YAML readers then read the same text back.
+// Returns whether `text` needs no quotes, in block style and in flow style. It needs none if this
+// reader and other YAML readers read the same text back without them.
 bool PlainIsSafe(absl::string_view text) {
   if (text.empty() || !(absl::ascii_isalpha(static_cast<unsigned char>(text[0])) ||
                         text[0] == '_' || text[0] == '/'))

@@ -222,8 +222,8 @@ std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origi
         absl::StrCat("the file is too large: bytes=", text.size(), " limit=", kYamlBytesMax));
   if (text.find('\0') != absl::string_view::npos)
     return refuse("the file holds a NUL byte: expected YAML text in UTF-8");
-  // yaml-cpp's scanner recurses for flow brackets before it reports an event. Each bracket is an
-  // event, so TreeBuilder limits the recursion to kYamlDepthMax.
+  // For each flow bracket, yaml-cpp recurses and reports an event. TreeBuilder stops the parser at
+  // an event that is nested deeper than kYamlDepthMax, which bounds the recursion.
   TreeBuilder builder(origin, mistakes);
   std::istringstream stream{std::string(text)};
   try {

@@ -1,9 +1,9 @@
 // The file of one cut of one shard, written and read as a stream with bounded memory (FORMAT.md).
 //
-// Neither class is thread-safe; both block and must run on an I/O thread. Bytes that are read are
-// not trusted: every length is checked before use, and a checksum covers every bit. A damaged file
-// gives DataLoss with path, offset, expected and actual value. A file of a newer version gives
-// Unimplemented with both versions.
+// The writer and the reader are not thread-safe. Both block, so they must run on an I/O thread.
+// Bytes that are read are not trusted: every length is checked before use, and a checksum covers
+// every bit. A damaged file gives DataLoss with path, offset, expected and actual value. A file of
+// a newer version gives Unimplemented with both versions.
 #pragma once
 
 #include <cstddef>

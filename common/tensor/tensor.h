@@ -1,5 +1,5 @@
-// Shapes and aligned float memory. All computation is in float32; DType names the types that occur
-// on the wire.
+// Shapes, and aligned memory for values. Values in memory are float32, and ids are int64 (DType).
+// The types that values have on the wire are in wire_type.h.
 #pragma once
 
 #include <cstddef>

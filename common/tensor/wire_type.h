@@ -1,5 +1,5 @@
-// The type of gradients and values on the wire between workers and servers. Memory and computation
-// use float32 (convert.h).
+// The type of gradients and values on the wire between workers and servers. In the memory of both
+// they are float32, and convert.h converts them.
 #pragma once
 
 #include <cstddef>

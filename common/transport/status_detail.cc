@@ -10,7 +10,8 @@
 
 namespace evergrad::transport {
 namespace {
-// Limit of the message and of the origin; with it an ErrorDetail stays below 4 KiB.
+// Limit of the bytes of the message, and of the bytes of the origin. With this limit an ErrorDetail
+// stays below 4 KiB.
 constexpr std::size_t kTextBytesMax = 1500;
 }  // namespace
 

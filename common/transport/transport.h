@@ -53,8 +53,8 @@ struct Frame {
   std::uint64_t size() const;
 };
 
-// A held part of a limit. The destructor returns the credit to the owner of the limit (rule 5).
-// Move-only.
+// A reserved part of a limit, for example of the budget. The destructor returns the part to the
+// owner of the limit (rule 5). Move-only.
 class Reservation {
  public:
   virtual ~Reservation() = default;
@@ -94,8 +94,9 @@ using DataDone = std::function<void(absl::StatusOr<ReceivedFrame>)>;
 struct DataOptions {
   // Largest payload of the answer; the server reserves it before the grant.
   std::uint64_t response_bytes_max = 0;
-  // Time without progress after which the call ends. Progress is a grant, or a part that was sent
-  // or answered. While the server is alive, a call waits for its grant six times as long.
+  // Time without progress after which the call ends. Progress is a grant, or a part of the request
+  // or of the answer that was sent or received. While the server is alive, a call waits for its
+  // grant six times as long.
   std::chrono::milliseconds deadline{30000};
 };
 
@@ -107,7 +108,7 @@ class DataStream {
   // already has its grant. Optional; a request of at most 64 KiB (with its answer) needs no ticket.
   // A ticket ends at its deadline, with the link, or when it has been unused for the server's
   // grant_unused_max. A Call with an ended ticket announces its request again, or ends with Aborted
-  // (retryable) if the end of the ticket was still in flight.
+  // (retryable) if the server's message about the end of the ticket was still in flight.
   virtual std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) = 0;
   // Ends a ticket without a Call, so that the server frees the reserved memory. Has no effect on a
   // ticket that was used or has ended.
@@ -198,7 +199,7 @@ struct ServerOptions {
   // Limit of one message of a unary call or of a message stream.
   std::uint64_t message_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;    // limit of one data request or answer
-  std::uint64_t unsent_bytes_max = 64ull << 20;  // limit of one message stream
+  std::uint64_t unsent_bytes_max = 64ull << 20;  // limit of unsent bytes in one message stream
   std::uint32_t streams_max = 4096;
   // Limit of the memory of lanes, for all clients on this host together. Payload in a lane bypasses
   // the socket. 0 for no lanes.
@@ -210,7 +211,8 @@ struct ServerOptions {
   // longer ends with DeadlineExceeded.
   std::chrono::milliseconds unary_request_max{10000};
   std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
-  // A grant without payload for this time expires (rule 5), with Aborted, which is retryable.
+  // A grant for which no payload arrives during this time expires (rule 5). Its call then ends with
+  // Aborted, which is retryable.
   std::chrono::milliseconds grant_unused_max{30000};
   // A shorter limit than grant_unused_max, for the time in which other peers wait. This limit
   // applies to a stream that sends nothing, or whose peer holds more than its share of the budget.
@@ -263,8 +265,8 @@ struct ChannelOptions {
   std::uint64_t unsent_bytes_max = 64ull << 20;
   std::uint64_t inflight_calls_max = 4096;
   std::chrono::milliseconds progress_timeout{5000};
-  // Memory to share with a server on this host, per direction of a data stream; 0 for none. Dial
-  // returns InvalidArgument unless it is a multiple of 64 KiB up to 64 MiB.
+  // Bytes of memory to share with a server on this host, per direction of a data stream; 0 for
+  // none. Dial returns InvalidArgument unless it is a multiple of 64 KiB up to 64 MiB.
   std::uint64_t lane_ring_bytes = 0;
   // Receives the result of the offer: OK, or the reason why payload uses the socket. The function
   // is called on a transport thread, once per connection.

@@ -23,7 +23,8 @@ struct NamedTensor {
   std::span<const float> values;  // row-major; borrowed for the call
 };
 
-// Writes a stored zip of .npy entries: numpy.load(path)["dense/kernel"] reads "dense/kernel.npy".
+// Writes a zip file of uncompressed .npy entries: numpy.load(path)["dense/kernel"] reads
+// "dense/kernel.npy".
 absl::Status WriteNpz(const std::string& path, const std::vector<NamedTensor>& tensors);
 absl::Status WriteSafetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 

@@ -46,7 +46,7 @@ std::uint32_t Narrow(std::uint64_t value) {
 void EntryFields(std::uint32_t crc, std::uint64_t bytes, std::size_t name, std::size_t extra,
                  std::string* out) {
   Number(kUtf8, out);
-  Number(std::uint16_t{0}, out);  // stored
+  Number(std::uint16_t{0}, out);  // compression method: stored
   Number(kTime, out);
   Number(kDate, out);
   Number(crc, out);
@@ -108,8 +108,8 @@ std::string DirectoryEntry(const std::string& name, std::uint32_t crc, std::uint
   Number(static_cast<std::uint16_t>(kUnix | version), &out);
   Number(version, &out);
   EntryFields(crc, bytes, name.size(), extra.size(), &out);
-  Number(std::uint16_t{0}, &out);  // comment
-  Number(std::uint16_t{0}, &out);  // disk
+  Number(std::uint16_t{0}, &out);  // length of the comment
+  Number(std::uint16_t{0}, &out);  // number of the disk
   Number(std::uint16_t{0}, &out);  // internal attributes
   Number(std::uint32_t{0100644u << 16}, &out);
   Number(Narrow(offset), &out);
@@ -136,7 +136,7 @@ std::string DirectoryEnd(std::uint64_t entries, std::uint64_t offset, std::uint6
     Number(std::uint32_t{1}, &out);
   }
   Number(std::uint32_t{0x06054b50}, &out);
-  Number(std::uint32_t{0}, &out);  // disks
+  Number(std::uint32_t{0}, &out);  // number of this disk, and of the disk with the directory
   const auto count = static_cast<std::uint16_t>(std::min<std::uint64_t>(entries, kFull16));
   Number(count, &out);
   Number(count, &out);

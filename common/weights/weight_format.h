@@ -1,5 +1,5 @@
-// The bytes around the values of .npz (a stored zip of .npy entries) and .safetensors. Pure.
-// weight_stream and weight_image use these functions.
+// Makes the bytes that surround the values in the formats .npz (a zip file of uncompressed .npy
+// entries) and .safetensors. Pure. weight_stream and weight_image use these functions.
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 // Blocking, not thread-safe. The data is written beside the target until Finish, which syncs it and
 // renames it over the target. A reader therefore sees the old file or the complete new one. An
 // unfinished stream leaves the target unchanged, and leaves no other file. The same tensors give
-// the same bytes for every division into pieces. Errors name the path, as in weight_files.h.
+// the same file, however they are divided into pieces. Errors name the path, as in weight_files.h.
 #pragma once
 
 #include <cstddef>

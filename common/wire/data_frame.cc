@@ -40,8 +40,8 @@ std::uint32_t LoadLength(const std::byte* in) {
 
 using Place = std::function<void(std::uint64_t offset, std::uint64_t bytes)>;
 
-// Consecutive bytes, in one or more pieces. `place` is called with offset and length, and writes
-// both into header fields.
+// Consecutive bytes of a frame, in one or more pieces. `place` is called with their offset and
+// their length, and writes both into fields of the header.
 struct Part {
   std::span<tensor::SharedBytes> pieces;
   Place place;

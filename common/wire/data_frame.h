@@ -41,8 +41,8 @@ inline std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header,
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header,
                                                std::vector<tensor::SharedBytes> payloads);
 // Builds an answer whose payloads are in pieces, because the values of a shard are in chunks. The
-// pieces are moved from. `order`, a permutation of the sections, is their order in the frame. If
-// `order` is empty, the sections keep their own order.
+// function moves the pieces out of `payloads`. `order`, a permutation of the sections, is their
+// order in the frame. If `order` is empty, the sections keep their own order.
 std::vector<tensor::SharedBytes> BuildResponseOfPieces(
     v1::ResponseHeader* header, std::span<const std::span<tensor::SharedBytes>> payloads,
     std::span<const std::uint32_t> order);
@@ -89,8 +89,8 @@ struct Response {
   Packed<v1::ResponseHeader> header;
   std::vector<std::span<const std::byte>> payloads;  // one per pull result, as views into the frame
 };
-// Parse a frame. The error InvalidArgument names the field, the offset and the expectation. A frame
-// with ids must be aligned to 8 bytes.
+// Parse a frame. The error InvalidArgument names the field, the offset and the expected value. A
+// frame with ids must be aligned to 8 bytes.
 absl::StatusOr<Request> ParseRequest(std::span<const std::byte> frame);
 absl::StatusOr<Response> ParseResponse(std::span<const std::byte> frame);
 

@@ -1,4 +1,5 @@
-// The questions to the metadata service of one cloud, as a state machine without time and sockets.
+// A state machine that determines the requests to the metadata service of one cloud, and judges the
+// answers. It has no clock and no sockets.
 //
 // A metadata service tells a machine about itself over plain HTTP. The driver
 // (common/preemption/watch.cc) sends the requests and hands each answer back:

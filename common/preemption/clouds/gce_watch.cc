@@ -52,7 +52,8 @@ Turn GceWatch::OnAnswer(const Answer& answer) {
   absl::StrAppend(&ask.request.path, "?wait_for_change=true&timeout_sec=60");
   if (IsEtag(etag)) absl::StrAppend(&ask.request.path, "&last_etag=", etag);
   ask.request.timeout = std::chrono::seconds(70);
-  // A server that does not wait for a change must not be asked without a pause.
+  // If the server answered early although it was asked to wait for a change, the next request is
+  // delayed. Otherwise the watch would run in a tight loop.
   if (waits_) ask.after = std::max(std::chrono::milliseconds(0), kBetweenRequests - answer.took);
   waits_ = true;
   turn.next = std::move(ask);

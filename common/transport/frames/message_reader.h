@@ -23,7 +23,8 @@ class MessageReader {
   MessageView payload() const { return payload_; }
 
  private:
-  // Calls `use` with each span of the next `bytes`, which must exist.
+  // Calls `use` with each span of the next `bytes` bytes. The buffer must have this number of bytes
+  // left.
   template <class Use>
   void Advance(std::uint64_t bytes, Use use);
 

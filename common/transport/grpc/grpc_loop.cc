@@ -57,7 +57,7 @@ bool GrpcLoop::PostAfter(std::chrono::nanoseconds delay, runtime::Task task) {
 }
 
 void GrpcLoop::Defer(runtime::Task task) {
-  if (!InThisThread()) {  // after the end of the loop
+  if (!InThisThread()) {  // the loop has ended
     task();
     return;
   }
@@ -117,8 +117,8 @@ void GrpcLoop::Run() {
       const std::set<GrpcCall*> calls = calls_;
       for (GrpcCall* call : calls) call->Cancel();
     }
-    // A wake-up that is about to be queued is awaited first. Once the loop stops, no other wake-up
-    // follows.
+    // The queue is not shut down while a wake-up is pending, because nothing may be queued after
+    // Shutdown. Once the loop stops, no further wake-up follows.
     if (cancelling_ && calls_.empty() && !waking && !std::exchange(queue_shut, true))
       queue_->Shutdown();
     void* tag = nullptr;

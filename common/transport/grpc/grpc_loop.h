@@ -1,5 +1,5 @@
-// A loop, which is the only thread that reads a gRPC completion queue (rule 6 in transport.h).
-// Private to the room.
+// A Loop (streams/loop.h) over gRPC. Its thread is the only one that reads its gRPC completion
+// queue (rule 6 in transport.h). Private to the room.
 #pragma once
 
 #include <grpcpp/alarm.h>

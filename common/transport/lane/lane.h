@@ -1,6 +1,6 @@
 // A lane carries payload between two processes of one host: two rings in memory that both processes
-// have mapped, while the stream carries the headers (FORMAT.md). This header handles only the
-// memory; lane_memory.h creates it.
+// have mapped, while the stream carries the headers (FORMAT.md). The classes of this header use the
+// memory. The functions of lane_memory.h create it.
 //
 // The memory is not trusted. Each side counts in its own memory how many bytes were written and
 // taken. It reads two numbers of its peer from the lane. The number of bytes that the peer has
@@ -28,11 +28,11 @@
 
 namespace evergrad::transport {
 
-// The ring of one direction is a multiple of kLaneRingUnit and at most kLaneRingBytesMax.
+// The size of each direction's ring is a multiple of kLaneRingUnit, and at most kLaneRingBytesMax.
 inline constexpr std::uint64_t kLaneRingUnit = 64u << 10;
 inline constexpr std::uint64_t kLaneRingBytesMax = 64u << 20;
-// If fewer bytes of a frame remain, these bytes are sent through the stream, because header and
-// payload in one message cost less than the lane's copy.
+// If a frame has fewer remaining bytes than this, they are sent through the stream, because one
+// message with header and payload costs less than the lane's copy.
 inline constexpr std::uint64_t kLaneBytesMin = 16u << 10;
 
 constexpr std::uint64_t LaneMemoryBytes(std::uint64_t ring_bytes) {
@@ -44,12 +44,13 @@ absl::Status CheckLaneOption(std::uint64_t ring_bytes);  // checks ChannelOption
 class Lane {
  public:
   enum class Side { kClient, kServer };
-  // `memory` has LaneMemoryBytes(ring_bytes) and is aligned to a cache line. The pointer is a
+  // `memory` has LaneMemoryBytes(ring_bytes) bytes and is aligned to a cache line. The pointer is a
   // shared_ptr only for its deleter.
   Lane(std::shared_ptr<std::byte> memory, std::uint64_t ring_bytes, Side side);
 
   std::uint64_t ring_bytes() const { return ring_bytes_; }
-  // Returns a quarter of the ring, so that writer and reader work on different pieces.
+  // Returns the largest size of a piece. It is a quarter of the ring, so that writer and reader can
+  // work on different pieces at the same time.
   std::uint64_t piece_bytes_max() const { return piece_bytes_max_; }
 
   // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If the ring has no
@@ -59,8 +60,8 @@ class Lane {
   // Writes the pieces. HasRoom must have returned true for this number of bytes.
   void Write(std::span<const tensor::SharedBytes> pieces);
 
-  // Returns the next `bytes` of the peer, valid until Release(bytes), or InvalidArgument for more
-  // bytes than the ring has.
+  // Returns the next `bytes` bytes that the peer has written, which are valid until Release(bytes).
+  // Returns InvalidArgument if `bytes` exceeds the size of the ring.
   absl::StatusOr<MessageView> Read(std::uint64_t bytes);
   // Frees the space of `bytes`. Returns whether the peer waits for this space and must be informed.
   bool Release(std::uint64_t bytes);

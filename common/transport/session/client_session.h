@@ -33,7 +33,7 @@ class ClientSession {
     std::uint64_t inflight_calls_max = 4096;
     std::uint64_t message_bytes_max = 512u << 10;
     MonoTime progress_timeout = std::chrono::seconds(5);
-    // Makes the memory of a lane to offer, with rings up to ring_bytes_max. nullptr for no lane.
+    // Makes the lane that is offered, with rings up to ring_bytes_max; nullptr to offer no lane.
     std::function<absl::StatusOr<OfferedLane>(std::uint64_t ring_bytes_max)> offer_lane = nullptr;
     std::function<void(const absl::Status&)> on_lane = nullptr;  // receives the result of the offer
   };

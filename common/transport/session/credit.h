@@ -48,7 +48,7 @@ class CreditCore {
   };
   explicit CreditCore(Options options) : options_(options) {}
 
-  // Sets the time, and may admit waiting requests. A time before the last one changes nothing.
+  // Sets the time, and may admit waiting requests. A time before the latest one changes nothing.
   void Advance(MonoTime now);
 
   // Adds a stream of the peer `name`. The returned id identifies the peer while it has streams or

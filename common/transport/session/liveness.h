@@ -31,8 +31,8 @@ class Liveness {
   }
   Step Tick(MonoTime now) {
     if (now < Due()) return Step::kNothing;
-    // If the tick is late by more than a step, this process itself was stopped or starved. The peer
-    // then gets its full time again.
+    // If the tick is late by more than a third of the limit, this process itself was stopped or got
+    // no CPU time. The peer then gets the whole limit again.
     if (now > Due() + limit_ / 3) {
       last_ = now;
       ping_sent_ = false;

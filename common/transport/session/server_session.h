@@ -50,7 +50,7 @@ class ServerSession {
   struct Counters {
     std::uint64_t refused = 0, granted = 0;  // refused: all refusals together
     std::uint64_t lane_received = 0;         // bytes received through the lane
-    // Refusals by limit.
+    // Refusals, by the limit that was exceeded.
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0;
     std::uint64_t taken_back = 0, taken_back_bytes = 0;  // grants that the peer did not use
   };
@@ -112,11 +112,11 @@ class ServerSession {
   // Refuses a request if the stream has requests_max requests. Returns whether the request was
   // refused.
   bool RefuseAsTooMany(std::uint64_t id);
-  // Adds a small request, which comes whole and without a grant, or refuses it.
+  // Adds a small request, which arrives in one piece and needs no grant, or refuses it.
   absl::Status AddSmall(const wire::StreamHeader& header, MonoTime now);
   Request& Add(const wire::StreamHeader& header, MonoTime now);
   void Forget(RequestMap::iterator it);
-  // Ends the grant of `id` as unused.
+  // Ends the request `id`, whose grant the peer has left unused.
   void TakeBack(std::uint64_t id);
 
   const Options options_;

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 constexpr MonoTime kBackoffMin = 20ms;
 constexpr MonoTime kBackoffMax = 1s;
 
-// Only the loop accesses the members, except the atomics.
+// Only the loop's thread accesses the members, except the atomics.
 class Core final : public LinkEvents, public std::enable_shared_from_this<Core> {
  public:
   Core(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool,
@@ -115,7 +115,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
   }
 
-  // Runs after the other posted calls, so that small calls are sent together.
+  // Calls Pump after the other posted calls have run, so that small calls are sent together.
   void PumpSoon() {
     if (std::exchange(pump_soon_, true)) return;
     loop_->Defer([self = shared_from_this()] {

@@ -26,15 +26,16 @@ class LinkEvents {
 class Link {
  public:
   virtual ~Link() = default;
-  // Starts the link, which holds `events` until the end or Detach(). The link emits no event inside
-  // a call.
+  // Starts the link, which holds `events` until the end or Detach(). The link emits no event while
+  // one of its methods runs.
   virtual void Start(std::shared_ptr<LinkEvents> events) = 0;
   // Sends one message. The caller must wait for OnSent before the next. The owners of the message
   // are held until its bytes have left the process.
   virtual void Send(OutgoingPieces pieces) = 0;
   // Takes effect after the messages that were sent before. On a server, Finish ends the stream with
-  // `status`. On a client, it half-closes the stream. OnEnd follows in both cases. A server gets no
-  // OnMessage before OnEnd. A server may also call Finish to refuse a link that was never started.
+  // `status`. On a client, it half-closes the stream. OnEnd follows in both cases. On a server,
+  // OnMessage is not called between Finish and OnEnd. A server may also call Finish to refuse a
+  // link that was never started.
   virtual void Finish(absl::Status status) = 0;
   // Ends both directions now. No more events follow, even for operations in flight.
   virtual void Detach() = 0;

@@ -175,7 +175,8 @@ class ServerCore::DataPeer final : public LinkEvents,
     server_->data_peers_.erase(id_);
   }
 
-  // Runs after the other posted answers, so that small answers are sent together.
+  // Calls Pump after the other posted answers have been queued, so that small answers are sent
+  // together.
   void PumpSoon() {
     if (std::exchange(pump_soon_, true)) return;
     server_->loop_->Defer([self = shared_from_this()] {
@@ -278,10 +279,11 @@ class ServerCore::DataPeer final : public LinkEvents,
   bool pump_soon_ = false;
   std::uint64_t sending_bytes_ = 0;
   std::optional<MonoTime> armed_at_;
-  std::optional<ServerSession::Ready> held_;  // push.reorder
+  std::optional<ServerSession::Ready> held_;  // a request that the failpoint push.reorder holds
 };
 
-// Answers from any thread by posting to the loop. Has no effect if the stream has ended.
+// May be called on any thread, and posts the answer to the loop. Has no effect if the stream has
+// ended.
 class ServerCore::Responder final : public DataResponder {
  public:
   // `request` 0 drops the answer (for the copy of a duplicated request).

@@ -128,7 +128,7 @@ absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tls key does not belong to the certificate: key=", files.key, " cert=", files.cert));
   EG_RETURN_IF_ERROR(Verify(pems.ca, certificate.get(), files));
-  // Every peer checks the name of the task as well.
+  // Every peer will also check the name of the task, so it is checked here.
   auto task = TaskOfUris(UriNames(certificate.get()));
   absl::Status named = task.ok() ? CheckTask(*task, files.task) : task.status();
   if (!named.ok())
