@@ -1,4 +1,4 @@
-// The description that a worker or a server sends of its process to the coordinator.
+// The description of its own process that a worker or a server sends to the coordinator.
 #pragma once
 
 #include <cstdint>

@@ -24,9 +24,9 @@ using std::chrono::milliseconds;
 // The longest time for which the coordinator may hold one call. After this time it answers with the
 // reason why the caller must wait, and the client repeats the call.
 constexpr milliseconds kWait{5000};
-constexpr milliseconds kAnswerWithin{5000};  // additional time for the answer
+constexpr milliseconds kAnswerWithin{5000};  // additional time until the answer arrives here
 constexpr milliseconds kBackoffMin{20}, kBackoffMax{1000};
-constexpr milliseconds kGoodbye{500};  // longest wait for the last release of results
+constexpr milliseconds kGoodbye{500};  // longest wait of the destructor, which releases results
 constexpr std::uint64_t kMessageBytesMax = 4ull << 20;
 
 // Collects handles whose last copy has been destroyed. The client may have been destroyed before

@@ -1,5 +1,5 @@
-// The tables of `spec.data`. The keys of a format or a transform come from its descriptor
-// (common/data_formats).
+// The tables of the keys of `spec.data`. The keys of a format or a transform come from its
+// descriptor (common/data_formats).
 #include <algorithm>
 #include <utility>
 

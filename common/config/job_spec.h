@@ -142,7 +142,8 @@ struct JobSpec {
   DataSpec data;
   ModelSpec model;
   optimizers::Settings optimizer;  // `optimizer`
-  // `optimizers`; the first entry whose `match` fits applies, and `optimizer` is unused.
+  // The entries of the key `optimizers`. The first entry whose `match` fits a variable or table
+  // applies to it. If there are entries, `optimizer` is unused.
   std::vector<OptimizerRule> optimizers;
   Location optimizers_where;
   StrategySpec strategy;
@@ -164,8 +165,8 @@ std::string WireTypeFor(const JobSpec& spec, absl::string_view name);
 // Returns whether `name` matches the pattern. `*` matches any text, `?` matches one character.
 bool GlobMatches(absl::string_view pattern, absl::string_view name);
 
-// An override such as `--set spec.training.epochs=3`. Overrides apply in order, are typed, and give
-// the same errors as the file; their file name is "<--set N>".
+// An override such as `--set spec.training.epochs=3`. Overrides are applied in order. Their values
+// are checked like values of the file, and errors name "<--set N>" as the file.
 struct Override {
   std::string path, value;  // value is YAML
   // "" for `--set`; otherwise the file from which `--set-file path=file` read the value.
@@ -174,8 +175,8 @@ struct Override {
 
 struct ParseOptions {
   std::string file_name;  // for messages
-  // Base of relative paths in `data` and `checkpoint`. "" leaves the paths unchanged, as the
-  // coordinator requires.
+  // The folder to which relative paths in `data` and `checkpoint` are relative. "" leaves the paths
+  // unchanged, as the coordinator requires.
   std::string base_folder;
   // Values for ${NAME} and ${NAME:-default} in `data` and `checkpoint`.
   std::map<std::string, std::string> environment;

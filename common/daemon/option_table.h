@@ -69,7 +69,7 @@ class OptionTable {
   // `print` returns. Such a flag is not allowed in a settings file.
   void AddPrint(absl::string_view name, absl::string_view help,
                 std::function<absl::StatusOr<std::string>()> print);
-  // Defines a one-letter flag: `-f` for `--follow`.
+  // Defines a one-letter form of the flag of the option `name`: `-f` for `--follow`.
   void Short(char letter, absl::string_view name);
   // Declares arguments without a flag, in order. `rest` takes all remaining arguments. `name` is
   // shown to people ("JOB.yaml").

@@ -31,7 +31,7 @@ class WeightImage {
   struct Piece {
     std::uint64_t begin = 0;
     std::string text;                     // bytes between values
-    std::span<const std::byte> values{};  // or values
+    std::span<const std::byte> values{};  // a tensor's values, if `text` is empty
     std::span<const std::byte> view() const {
       return text.empty() ? values : std::as_bytes(std::span(text));
     }

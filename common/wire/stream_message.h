@@ -56,7 +56,8 @@ inline constexpr std::uint8_t kInLane = 1;
 struct StreamHeader {
   MessageKind kind = MessageKind::kPing;
   std::uint8_t flags = 0;  // kInLane
-  // Chosen by the client, in any order. The id is 0 only in HELLO, PING, PONG, LANE and RING_SPACE.
+  // The id of the request, which the client chooses freely. The id is 0 only in HELLO, PING, PONG,
+  // LANE and RING_SPACE.
   std::uint64_t request_id = 0;
   // Size of the whole request or answer; in a HELLO, the largest accepted size.
   std::uint64_t frame_bytes = 0;

@@ -107,7 +107,7 @@ class ClientSession {
   // Restarts the time limit of a call that was made or granted. The call may then be due earlier.
   void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
-  // Puts the parts that can be sent now into the outbox.
+  // Puts those parts of the call that can be sent now into the outbox.
   void Advance(std::uint64_t id, Pending& pending);
   void SendRequest(std::uint64_t id, Pending& pending);
   // Ends the call on this side. With `tell`, sends CANCEL, so that the server drops the call, too.

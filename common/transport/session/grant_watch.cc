@@ -61,7 +61,8 @@ void GrantWatch::TakeBackForOthers(MonoTime now, const TakeBack& take_back) {
   });
   const bool silent = last_payload_ + options_.idle_max <= now;
   for (const Entry& one : late) {
-    // If the stream is silent, its unused grants are taken back even within the peer's share.
+    // If the stream is silent while other peers wait, its unused grants are taken back even if the
+    // peer holds no more than its share.
     if (!one.begun && silent ? budget_.OthersWait(peer_) : budget_.OverShare(peer_))
       TakeBackOne(one.request, take_back);
   }

@@ -80,7 +80,7 @@ class GrantWatch {
   const Options options_;
   Budget& budget_;
   const std::uint64_t peer_;
-  std::set<Entry> granted_;   // by the time of the last piece, to find dead ones
+  std::set<Entry> granted_;   // in the order of their last pieces, so that inactive ones come first
   MonoTime check_at_{0};      // the next time to look for grants that others could use
   MonoTime last_payload_{0};  // time of the last payload of a granted request
   std::uint64_t taken_back_ = 0;
