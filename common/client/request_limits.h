@@ -29,7 +29,7 @@ struct RequestLimits {
   // four parts in flight, which fill its share.
   std::uint64_t part_bytes() const;
   // Returns the largest payload that a section may have if it is the only section of its request.
-  // If the limits are unknown, returns the largest number of the type.
+  // If the limits are unknown, returns the largest number of the return type.
   std::uint64_t section_bytes_max() const;
   // Returns the server's flag that determines section_bytes_max(), with its value, for messages:
   // "--budget-bytes-max 16 MiB".

@@ -11,12 +11,13 @@ namespace evergrad::daemon {
 
 enum class Where { kThisHost, kElsewhere, kUnknown };
 
-// Returns the place of "host:port" or "[::1]:port". A name is looked up, which may block; a name
-// that cannot be resolved is kUnknown. An address belongs to this host if it is a loopback address,
-// or if an interface of this network namespace has the address.
+// Returns whether "host:port" or "[::1]:port" is on this host. A name is looked up, which may
+// block. For a name that cannot be resolved, the result is kUnknown. An address belongs to this
+// host if it is a loopback address, or if an interface of this network namespace has the address.
 Where WhereIs(absl::string_view host_port);
-// Returns the place of a peer in the transport's notation: "ipv4:10.0.0.1:4000",
-// "ipv6:[fe80::1]:4000". Any other notation ("unix:", a test's) is kUnknown. Resolves no names.
+// Returns whether a peer is on this host. The peer is given in the transport's notation:
+// "ipv4:10.0.0.1:4000", "ipv6:[fe80::1]:4000". For any other notation ("unix:", a test's), the
+// result is kUnknown. Resolves no names.
 Where WhereIsPeer(absl::string_view peer);
 
 // Checks whether workers may be able to reach a server at the address `advertised`, given the place

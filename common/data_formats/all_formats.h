@@ -10,7 +10,7 @@ const DataFormat& CsvFormat();
 const DataFormat& JsonlFormat();
 const DataFormat& SyntheticFormat();
 
-// The formats in the order of the reference and of messages.
+// The formats in the order in which the reference and messages list them.
 inline constexpr const DataFormat& (*kAllFormats[])() = {IdxFormat, CsvFormat, JsonlFormat,
                                                          SyntheticFormat};
 

@@ -13,7 +13,7 @@ const TransformType& HashTransform();
 const TransformType& VocabularyTransform();
 const TransformType& MapTransform();
 
-// The transforms in the order of the reference and of messages.
+// The transforms in the order in which the reference and messages list them.
 inline constexpr const TransformType& (*kAllTransforms[])() = {
     ScaleTransform, OffsetTransform,     Log1pTransform, BucketizeTransform,
     HashTransform,  VocabularyTransform, MapTransform};

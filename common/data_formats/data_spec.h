@@ -43,7 +43,8 @@ struct SourceSpec {
   friend bool operator==(const SourceSpec&, const SourceSpec&) = default;
 };
 
-// One step between a value of the file and a value that the model reads.
+// One step between a value of the file and a value that the model reads. The comment beside a
+// member names the transforms that use the member.
 struct Transform {
   std::string type;                                     // the name of a TransformType
   double value = 1.0;                                   // scale, offset
@@ -62,7 +63,7 @@ struct FieldSpec {
   std::string name;
   // Formats with typed columns
   std::vector<std::string> columns;  // numbers from 0, or names
-  bool list = false;                 // the shape is [columns] instead of []
+  bool list = false;                 // if true, the shape is [number of columns] instead of []
   std::string type;  // typed columns: int | float | string; synthetic: ids | float | label
   std::optional<std::string> default_text;  // the text that replaces a missing value
   std::uint64_t size = 0;  // the shape is [size]; 0 means [], or [columns] for a list

@@ -42,7 +42,7 @@ void CheckDefault(Reader& r, const Location& at, const FieldSpec& field) {
   if (field.type == "float" && !RealOf(*field.default_text))
     return r.Report(at, absl::StrCat("`default`: a field of type float expects a number", got));
   if (field.transforms.empty() || field.transforms.front().type != "map") return;
-  // `map` looks up the canonical text of an integer: 7 for `07`.
+  // The transform `map` looks up the canonical text of an integer: 7 for `07`.
   const std::string key = integer ? absl::StrCat(*integer) : *field.default_text;
   const auto& entries = field.transforms.front().entries;
   if (std::none_of(entries.begin(), entries.end(),

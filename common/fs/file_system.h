@@ -11,8 +11,8 @@
 // many open files), FailedPrecondition (a folder in place of a file, or the reverse),
 // InvalidArgument (the URI), and DataLoss (the device reports an error).
 //
-// Failpoints: fs.write (each Append), fs.sync, fs.link, fs.sync_folder (the three steps of Commit),
-// fs.remove. `error` fails the step.
+// The failpoints are fs.write (at each Append), fs.sync, fs.link and fs.sync_folder (at the three
+// steps of Commit), and fs.remove. The action `error` makes the step fail.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The local files of `file://`. A file is written without a name (O_TMPFILE), synced, and linked to
-// its name; then its folder is synced.
+// Implements FileSystem for local files (`file://`). A file is written without a name (O_TMPFILE),
+// synced, and linked to its name; then its folder is synced.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>

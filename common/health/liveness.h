@@ -21,7 +21,7 @@ namespace evergrad::health {
 
 struct LivenessOptions {
   MonoTime period = std::chrono::seconds(1);        // must be far below `stuck_after`
-  MonoTime stuck_after = std::chrono::seconds(30);  // measured while the process runs
+  MonoTime stuck_after = std::chrono::seconds(30);  // time in which the process runs
 };
 
 // Thread-safe.

@@ -16,7 +16,7 @@ struct ActivationDescriptor {
   Activation kind = Activation::kLinear;  // valid if `built`
 };
 
-// Returns the activations in the order of messages and of the reference.
+// Returns the activations in the order in which messages and the reference list them.
 const std::vector<ActivationDescriptor>& Activations();
 
 // Returns InvalidArgument if no activation that is built has this name. The message lists the known

@@ -14,7 +14,7 @@ struct CombinerDescriptor {
   Combiner kind = Combiner::kNone;  // valid if `built`
 };
 
-// Returns the combiners in the order of messages and of the reference.
+// Returns the combiners in the order in which messages and the reference list them.
 const std::vector<CombinerDescriptor>& Combiners();
 
 }  // namespace evergrad::config

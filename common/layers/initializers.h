@@ -21,10 +21,10 @@ struct InitializerDescriptor {
   bool needs_mapping() const;
 };
 
-// Returns the initializers in the order of messages and of the reference.
+// Returns the initializers in the order in which messages and the reference list them.
 const std::vector<InitializerDescriptor>& Initializers();
 
-// Returns the values that a key for an initializer takes, for the reference.
+// Returns the text with which the reference lists the values of a key for an initializer.
 std::string InitializerType();
 // Reads an initializer, which is a name or a mapping. Messages about mistakes contain `key`.
 void ReadInitializer(Reader& reader, const Node& node, const std::string& key,

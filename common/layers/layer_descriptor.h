@@ -51,7 +51,7 @@ struct LayerDescriptor {
   void (*complete)(const Node& node, LayerSpec* spec) = nullptr;
 };
 
-// Returns the types in the order of messages and of the reference.
+// Returns the types in the order in which messages and the reference list them.
 const std::vector<LayerDescriptor>& Layers();
 // Returns nullptr for an unknown type.
 const LayerDescriptor* FindLayer(absl::string_view type);

@@ -21,7 +21,7 @@ struct InitializerSpec {
 };
 
 // One struct has the members of all layer types. A layer uses only the members for which its type
-// has keys.
+// has keys. The comments above the members name these types.
 struct LayerSpec {
   std::string name, type;
   // The names of the layers or model inputs that the layer reads. If the key is missing, parsing

@@ -33,7 +33,7 @@ struct LossDescriptor {
   std::uint64_t classes_min = 0;  // smallest size of the last axis
 };
 
-// Returns the losses in the order of messages and of the reference.
+// Returns the losses in the order in which messages and the reference list them.
 const std::vector<LossDescriptor>& Losses();
 // Reads, writes and explains the losses that are built.
 const Variant<LossSpec>& LossVariant();

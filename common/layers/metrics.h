@@ -22,7 +22,7 @@ struct MetricDescriptor {
   std::string nickname = {};  // another name that users try
 };
 
-// Returns the metrics in the order of messages and of the reference.
+// Returns the metrics in the order in which messages and the reference list them.
 const std::vector<MetricDescriptor>& Metrics();
 
 bool IsDefinedFor(const MetricDescriptor& metric, absl::string_view loss);

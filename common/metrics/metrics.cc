@@ -93,7 +93,7 @@ void Gauge::Add(double v) {
 struct Histogram::Impl {
   mutable Mutex mu;
   std::vector<double> upper_bounds;
-  std::vector<std::uint64_t> counts ABSL_GUARDED_BY(mu);  // Per bucket; the last one is +Inf.
+  std::vector<std::uint64_t> counts ABSL_GUARDED_BY(mu);  // One per bucket, the last for +Inf.
   double sum ABSL_GUARDED_BY(mu) = 0;
 };
 

@@ -18,7 +18,7 @@ inline constexpr std::size_t kPreambleBytes = 64, kTrailerBytes = 64, kBlockHead
                              kAlignment = 32;
 inline constexpr std::uint32_t kBlockMagic = 0x4b424745;  // "EGBK"
 
-// Stores the value as little-endian on every machine.
+// Stores `value` in little-endian order, whatever the byte order of the machine is.
 template <class T>
 void Store(std::span<std::byte> out, std::size_t at, T value) {
   for (std::size_t i = 0; i < sizeof(T); ++i)

@@ -8,7 +8,7 @@
 namespace evergrad::wire {
 namespace {
 
-// Stores the value as little-endian on every machine.
+// Stores `value` in little-endian order, whatever the byte order of the machine is.
 template <class T>
 void Store(T value, std::byte* out) {
   for (std::size_t i = 0; i < sizeof(T); ++i)

@@ -90,7 +90,7 @@ struct LaneOffer {
   std::uint64_t pid = 0;
   std::uint64_t fd = 0;               // descriptor of the memory in that process
   std::uint64_t ring_bytes = 0;       // size of each direction's ring
-  std::array<std::byte, 16> nonce{};  // random; the memory contains it, too
+  std::array<std::byte, 16> nonce{};  // random bytes, which the memory contains, too
   friend bool operator==(const LaneOffer&, const LaneOffer&) = default;
 };
 inline constexpr std::size_t kLaneOfferBytes = 64;

@@ -74,7 +74,7 @@ class Lane {
   const std::shared_ptr<std::byte> memory_;
   const std::uint64_t ring_bytes_;
   const std::uint64_t piece_bytes_max_;
-  const int out_, in_;  // the indices of the rings
+  const int out_, in_;  // the indices of our ring and of the peer's ring
   std::byte* const out_ring_;
   const std::byte* const in_ring_;
   std::uint64_t written_ = 0;     // bytes written to our ring

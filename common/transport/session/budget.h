@@ -41,8 +41,9 @@ class Budget : public std::enable_shared_from_this<Budget> {
     const bool small_;
   };
 
-  // These methods are as in CreditCore. After kGranted, or once TakeAdmitted has returned a
-  // request, the caller makes tokens for exactly the bytes of the request.
+  // These methods do the same as the methods of these names in CreditCore. After kGranted, or once
+  // TakeAdmitted has returned a request, the caller makes tokens for exactly the bytes of the
+  // request.
   std::uint64_t Join(const std::string& peer_name);
   void Leave(std::uint64_t peer, std::uint64_t stream);
   void Advance(MonoTime now);

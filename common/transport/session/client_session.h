@@ -45,8 +45,8 @@ class ClientSession {
     absl::StatusOr<ReceivedFrame> result;
   };
 
-  // `id` must be new, or for Call the id of its announcement. A call that cannot be made appears in
-  // TakeFinished at once.
+  // `id` must be new, but for Call it may also be the id of the call's announcement. A call that
+  // cannot be made appears in TakeFinished at once.
   void Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options,
                 MonoTime now);
   // Withdraws an announcement whose Call will not follow. Has no effect after a Call of `id`.

@@ -1,6 +1,6 @@
 // The budget of a server for payload in flight, and the reserve for small requests. Pure.
 //
-// Large requests are announced, and admitted while `used + bytes <= budget`:
+// Large requests are announced. They are admitted while `used + bytes <= budget`, by these rules:
 //
 // - Peers take turns, and the announcements of a peer are admitted in the order of arrival. If the
 //   next peer's request does not fit, other peers wait with this peer, so that no peer starves.

@@ -108,7 +108,7 @@ class ServerCore::DataPeer final : public LinkEvents,
   }
   void OnEnd(absl::Status) override { Gone(); }
 
-  // OnAdmitted is called only while this peer is in data_peers_.
+  // Called only while this peer is in data_peers_, so that session_ exists.
   void OnAdmitted(std::uint64_t request, std::uint64_t bytes) {
     session_->OnAdmitted(request, bytes, Now());
     Pump();
@@ -170,7 +170,7 @@ class ServerCore::DataPeer final : public LinkEvents,
     const auto self = shared_from_this();
     link_ = nullptr;
     held_.reset();
-    session_.reset();  // releases every token except those in handlers
+    session_.reset();  // releases every token except those of requests in handlers
     server_->CallEnded();
     server_->data_peers_.erase(id_);
   }
@@ -231,7 +231,8 @@ class ServerCore::DataPeer final : public LinkEvents,
     });
   }
 
-  // Applies the failpoints between the wire and the handler.
+  // Passes a request to the handler, after it has applied the failpoints push.reorder and
+  // push.duplicate.
   void Deliver(ServerSession::Ready ready) {
     if (server_->failpoints_ == nullptr || !server_->failpoints_->AnyArmed())
       return DeliverOnce(std::move(ready), /*answered=*/true);
@@ -286,7 +287,8 @@ class ServerCore::DataPeer final : public LinkEvents,
 // ended.
 class ServerCore::Responder final : public DataResponder {
  public:
-  // `request` 0 drops the answer (for the copy of a duplicated request).
+  // With `request` 0 the answer is dropped. This is for the copy of a request that a failpoint has
+  // duplicated.
   Responder(std::shared_ptr<Loop> loop, std::weak_ptr<DataPeer> peer, std::uint64_t request)
       : loop_(std::move(loop)), peer_(std::move(peer)), request_(request) {}
   ~Responder() override { Fail(absl::InternalError("request dropped without an answer")); }
