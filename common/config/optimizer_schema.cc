@@ -7,8 +7,8 @@
 namespace evergrad::config {
 namespace {
 
-// Returns the key of a number. A schedule in place of a learning rate is refused with a separate
-// message.
+// Returns the key of a numeric parameter. A schedule in place of a learning rate is refused with a
+// separate message.
 template <class T>
 Key<T> NumberKey(const optimizers::Parameter& parameter) {
   const std::string name(parameter.member.name);

@@ -16,7 +16,7 @@
 //     return 0;
 //   }
 //
-// Exit codes: common/daemon/exit_codes.h.
+// The exit codes are listed in common/daemon/exit_codes.h.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,9 @@ std::string EncodeStatus(const absl::Status& status);
 // and for an ErrorDetail with the code OK, because the call has failed in either case.
 absl::Status DecodeStatus(absl::string_view bytes);
 
-// Returns a copy without shared state. A status that goes to another thread must be such a copy:
-// its reference count is inside Debian's Abseil, which is not instrumented for ThreadSanitizer.
+// Returns a copy of `status` that shares no state with it. A status that goes to another thread
+// must be such a copy: its reference count is inside Debian's Abseil, which is not instrumented for
+// ThreadSanitizer.
 absl::Status OwnCopy(const absl::Status& status);
 
 }  // namespace evergrad::transport

@@ -239,7 +239,8 @@ class Server {
     std::uint64_t peer_small_used = 0;  // bytes of the small reserve that its largest user holds
     // lane_bytes_refused counts the bytes refused because of lane_bytes_max.
     std::uint64_t lanes = 0, lane_bytes = 0, lane_bytes_refused = 0;
-    // Refusals by limit. refused_total counts these refusals and those of other limits.
+    // Refusals, by the limit that was exceeded. refused_total counts these refusals and those of
+    // other limits.
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0,
                   streams_refused = 0;
     std::uint64_t taken_back_total = 0;  // grants that were not used

@@ -1,4 +1,4 @@
-// Finds the cloud of this machine, and then watches as that cloud's watch does.
+// Finds the cloud of this machine, and then behaves like the watch for that cloud.
 //
 // All three clouds have their metadata service at one address. The watch sends each cloud's own
 // question in turn: Compute Engine marks its answer with a header, EC2 gives a token and then the

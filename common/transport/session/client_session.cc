@@ -204,7 +204,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       return absl::OkStatus();
     case MessageKind::kGrant: {
       const auto it = pending_.find(header.request_id);
-      if (it == pending_.end()) return absl::OkStatus();  // the answer crossed this client's CANCEL
+      if (it == pending_.end()) return absl::OkStatus();  // the GRANT crossed this client's CANCEL
       if (it->second.phase != Phase::kAnnounced)
         return absl::InvalidArgumentError(
             absl::StrCat("grant of a request that was not announced: request=", header.request_id));
