@@ -19,12 +19,14 @@ class CheckpointCuts : private JobPart {
  public:
   struct Awaited {
     ShardEpoch epoch;
-    TaskId task;  // Registration of the server. Answers in a later session are not awaited.
+    TaskId task;  // The server's registration when it got the order. Answers from a later
+                  // registration are not awaited.
   };
   explicit CheckpointCuts(const JobPart& part) : JobPart(part) {}
 
-  // Orders a cut of each shard that a connected server holds, into `folder`. Shards for which
-  // `skips` returns true are left out. Answers to earlier orders are no longer awaited.
+  // Orders every connected server to cut the shards that it holds, and to write the files into
+  // `folder`. Shards for which `skips` returns true are left out. Answers to earlier orders are no
+  // longer awaited.
   void Order(const std::string& folder, const std::function<bool(ShardId)>& skips);
   // Stops awaiting answers for a shard if its server has disconnected, or if the shard has another
   // owner or epoch now.

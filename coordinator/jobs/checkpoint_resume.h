@@ -25,7 +25,8 @@ namespace evergrad::coordinator {
 class CheckpointResume : private JobPart {
  public:
   struct Hooks {
-    std::function<void()> done;  // Called when the search has ended, with or without a checkpoint.
+    std::function<void()> done;  // Called when the search has ended, whether or not it found a
+                                 // checkpoint.
     std::function<EpochAccount::Context()> account_context;
   };
   // The pointers outlive this object.
@@ -52,7 +53,8 @@ class CheckpointResume : private JobPart {
   WorkerClaims* const claims_;
   CheckpointRounds* const rounds_;
   const Hooks hooks_;
-  std::optional<ResumePoint> point_;  // Set between OnFound and Apply, like resumption_.
+  std::optional<ResumePoint> point_;  // This member and resumption_ are set by OnFound, and cleared
+                                      // by Apply.
   std::optional<Resumption> resumption_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -36,7 +36,8 @@ class CheckpointRounds : private JobPart {
   enum class Stage {
     kNone,     // No shard is placed yet.
     kWorking,  // One round follows another.
-    kLast,     // The last checkpoint of a job that succeeds: all ledgers must be equal.
+    kLast,     // The last checkpoint of a job that succeeds. Its round begins once all ledgers are
+               // equal.
     kSealing,  // No round begins; a manifest may still be written.
     kSealed,   // The shards of a sealed job are saved once more.
     kOver
@@ -52,7 +53,8 @@ class CheckpointRounds : private JobPart {
   const std::string& folder() const { return writer_.folder(); }
   const v1::CheckpointStatus& status() const { return status_; }
   void SetResumedFrom(const std::string& uri) { status_.set_resumed_from(uri); }
-  // Returns what the job waits for in kLast or kSealed, as text, or "".
+  // Returns a text that says what the job waits for in kLast or kSealed, or "" if it waits for
+  // nothing.
   std::string WaitingFor() const;
 
   void SetStage(Stage stage);
@@ -94,12 +96,15 @@ class CheckpointRounds : private JobPart {
   std::uint64_t stages_ = 0;  // Number of changes of stage_.
   bool off_ = false;
   bool open_ = false;   // A round is in progress.
-  bool short_ = false;  // The last round ended without a file of some shard.
-  std::string retry_;   // The last error that made a server retry one of the round's orders.
+  bool short_ = false;  // The newest round has not got a file of every shard.
+  std::string retry_;   // The newest error because of which a server retries one of the round's
+                        // orders.
   MonoTime began_{0}, next_{0}, hurried_next_{0}, sealed_by_{0};
   std::optional<MonoTime> trouble_said_at_;
-  bool trouble_said_ = false;   // An event has reported trouble. Its end is not reported yet.
-  bool again_ = false;          // A round ended while a manifest was being written.
+  bool trouble_said_ = false;   // An event has reported that checkpoints fail, and no event has
+                                // reported their success since.
+  bool again_ = false;          // A round ended while a manifest was being written, so another
+                                // manifest must follow.
   std::uint32_t failures_ = 0;  // Failed manifests in a row.
   std::set<ShardId> unsaved_;   // Shards of a sealed job without a file of their final state.
   v1::CheckpointStatus status_;

@@ -1,5 +1,5 @@
 // The source of a job's closures. The source decides which closures may be granted, which workers
-// can run them, and what follows when a closure ends. A plan is the source of training and counting
+// can run them, and what happens when a closure ends. A plan is the source of training and counting
 // jobs (planned_closures.h); clients are the source of functions jobs (scheduled_closures.h).
 //
 // Not thread-safe: only the control executor calls it.
@@ -33,7 +33,7 @@ class JournalWriter;
 class TaskTotals;
 class WorkerClaims;
 
-// The requests of a source to its job while closures are granted.
+// The calls that a source makes to its job while it grants closures.
 class GrantActions {
  public:
   // Returns whether the worker can be given work now.
@@ -97,10 +97,12 @@ class ClosureSource : protected JobPart {
     return std::nullopt;
   }
   virtual bool CanRun(const JobWorker&, ClosureId) const { return true; }
-  // Returns whether schedule() gave out the closure's number, as far as the journal knows. The
-  // journal may have lost the schedule() of a closure that a worker still holds.
+  // Returns whether the job knows the closure. A source with callers knows the closures whose
+  // schedule() call is in the journal. After a power failure the journal may lack the schedule()
+  // call of a closure that a worker still holds.
   virtual bool Knows(ClosureId) const { return true; }
-  // Returns how often closures_behind_max has begun to prevent new grants since the last call.
+  // Returns how many times the limit JobOptions::closures_behind_max has begun to prevent new
+  // grants since the previous call of this function.
   virtual std::uint64_t TakeWindowRefusals() { return 0; }
 
   // --- ends.
@@ -130,11 +132,11 @@ class ClosureSource : protected JobPart {
   // Returns true if the job can advance once all closures below Limit() have ended, false while
   // clients may still schedule closures.
   virtual bool Complete() const { return true; }
-  // Returns nullopt while a closure is open. Otherwise returns the text of the wait for the next
-  // closure, or "" if no closure follows.
+  // Returns nullopt while a closure is open. Otherwise returns a text that says that the job waits
+  // for its next closure, or "" if no closure follows.
   virtual std::optional<std::string> IdleText() const { return std::nullopt; }
-  // If the closures wait although there are usable workers, returns the reason as text; otherwise
-  // "".
+  // If closures wait although there are usable workers, returns the reason as text. Otherwise
+  // returns "".
   virtual std::string WaitingForWorker(const JobWorkers&, MonoTime) const { return ""; }
   // Compares the number of updates of each shard at the job's end with the expected number (LEDGER
   // line 38).
@@ -163,9 +165,10 @@ class ClosureSource : protected JobPart {
   virtual void Fill(v1::JobSnapshot*) const {}
   virtual absl::Status Read(const v1::JobSnapshot&) { return absl::OkStatus(); }
   // Returns InvalidArgument if the note names a closure beyond the plan. `ended` is true if the job
-  // has ended. Its snapshot then has the final sums.
+  // has ended. The snapshot of an ended job already has the final sums.
   virtual absl::Status ReadNote(const v1::JobNote& note, bool ended) = 0;
-  virtual void BeginLife(Record*) {}  // Applies LEDGER line 18, and may add to the record.
+  virtual void BeginLife(Record*) {}  // Called when a life of the coordinator begins (LEDGER line
+                                      // 18). The source may add to the record.
 
  protected:
   const ClosureSourceParts parts_;
@@ -184,7 +187,8 @@ class ClosureGrants : public GrantPolicy {
   }
 
  protected:
-  // `newest` was next_new() of the book before this grant: lower closures had been granted before.
+  // `newest` is the value of next_new() of the book before this grant. Closures with lower numbers
+  // had been granted before.
   void Send(JobWorker& worker, const ClosureBook::Granted& granted, std::uint64_t newest) {
     actions_.SendTraining(worker, granted, granted.repair || granted.closure.value() < newest);
   }

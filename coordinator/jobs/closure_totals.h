@@ -50,8 +50,8 @@ class ClosureTotals : private JobPart {
   }
   // The number of closures whose failure ends the job.
   void SetFailed(std::uint64_t failed) { failed_ = failed; }
-  // Called at the end of the job: keeps the numbers of the book. `counted` has the numbers of a
-  // source that counts its closures itself.
+  // Called at the end of the job, before the book is deleted: copies the book's numbers. If the
+  // source counts its closures itself, `counted` has the source's numbers.
   void Close(const std::optional<ClosureSource::Ends>& counted);
 
   // `succeeded` is the number of closures that succeeded. The number of cancelled closures is known
@@ -74,7 +74,7 @@ class ClosureTotals : private JobPart {
   Attempt known_;              // The value of high_ when this life began.
   std::set<Attempt> adopted_;  // The attempts above known_ that OnAdopted has counted.
   std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // Numbers of former lives.
-  std::uint64_t scheduled_ = 0, failed_ = 0, reruns_ = 0;  // reruns_ is used without a book.
+  std::uint64_t scheduled_ = 0, failed_ = 0, reruns_ = 0;  // reruns_ is used when there is no book.
   std::uint64_t updates_redone_ = 0, closures_lost_ = 0, updates_lost_ = 0;
 };
 

@@ -44,7 +44,8 @@ class DeathBackoff {
     Role role = Role::kWorker;
     std::string identity;
     std::uint32_t deaths = 0;       // deaths in a row while the task held work
-    std::uint32_t idle_deaths = 0;  // deaths during the backoff after the last of `deaths`
+    std::uint32_t idle_deaths = 0;  // deaths during the backoff that began at the newest of
+                                    // `deaths`
     MonoTime last{0}, until{0};     // the task gets no work before `until`
     std::string reason, host;       // reason and host of the last death in a row
   };

@@ -33,16 +33,16 @@ class DeathWatch : private JobPart {
 
   const DeathBackoff& backoff() const { return backoff_; }
 
-  // --- deaths.
-  // `worker` is null for a server. `host` is the host of the process, "" if it is unknown. If
-  // `leaving` is true, the task had announced its end, which is then no death.
+  // --- deaths. `worker` is null for a server. `host` is the host of the process, "" if it is
+  // unknown. If `leaving` is true, the task had announced its end, and its end does not count as a
+  // death.
   void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
                const JobWorker* worker, const std::string& host);
   // Counts the stalled work of a worker as a death of the worker while it ran `blamed`.
   void OnStall(MonoTime now, std::optional<PoisonRule::Running> blamed) {
     poison_.OnDeath(now, blamed);
   }
-  // Judges the deaths for which the time `together` has passed (poison.h). The call may end the
+  // Judges the deaths that are older than JobOptions::together (poison.h). The call may end the
   // job.
   void Judge();
 

@@ -49,7 +49,8 @@ class EpochAccount {
   struct Options {
     // If evaluate_every is 0, only the last epoch is evaluated.
     std::uint64_t epochs = 1, evaluate_every = 0;
-    bool counts_only = false;  // An evaluation adds counts and has no loss (counting jobs).
+    bool counts_only = false;  // The job is a counting job: its evaluations yield counts and no
+                               // loss.
     StepLines::Options step_lines = {};
   };
   // The time of an event, and the sink of its lines. `lines` is null while the journal is read,
@@ -96,8 +97,9 @@ class EpochAccount {
   std::uint64_t waiting() const { return waiting_.size(); }
   void ForgetWaiting() { waiting_.clear(); }  // The job has ended.
 
-  // --- evaluation. The time of an evaluation does not count as time of the epoch. Without
-  // BeginPlan there is no epoch whose row an evaluation could fill.
+  // --- evaluation. The time of an evaluation does not count as time of the epoch. An evaluation
+  // needs a call of BeginPlan before it, because the evaluation's result is written into the row of
+  // an epoch.
   void BeginEvaluation(MonoTime now) { evaluation_began_ = now; }
   void FinishEvaluation(EvaluationResult result, MonoTime now);
   // Marks the newest evaluation as invalid, because values have changed. `under_way` is true if an
@@ -176,7 +178,7 @@ class EpochAccount {
   MonoTime epoch_began_{0}, evaluation_began_{0}, evaluation_in_epoch_{0};
   double training_seconds_ = 0;
   std::vector<v1::EpochRow> rows_;
-  std::uint64_t epoch_lines_ = 0;  // Number of rows that metrics.jsonl has.
+  std::uint64_t epoch_lines_ = 0;  // Number of rows that are in metrics.jsonl already.
   EvaluationResult evaluation_;
   StepLines step_lines_;
   IntervalSet resumed_;

@@ -22,8 +22,9 @@ inline constexpr int kMetricCountsMax = 4096;
 double Reduced(const v1::NamedSum& sum, double examples);
 
 struct EvaluationResult {
-  std::map<std::string, double> metrics;       // By name, including `loss`; NaN if undefined.
-  std::map<std::string, std::int64_t> counts;  // For an evaluation that adds counts.
+  std::map<std::string, double> metrics;       // By name of the metric, including `loss`. An
+                                               // undefined value is NaN.
+  std::map<std::string, std::int64_t> counts;  // The counters of a counting job.
 
   void Fill(v1::JobSnapshot* snapshot) const;
   void Read(const v1::JobSnapshot& snapshot);

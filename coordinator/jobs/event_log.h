@@ -32,8 +32,8 @@ class EventLog {
   };
   explicit EventLog(std::uint32_t events_max) : events_max_(events_max) {}
 
-  // Adds an event. The text of the event is cleaned and truncated, because all events must fit into
-  // one answer to psctl. If `note` is not null, the event is also added to it, for the journal. The
+  // Adds an event. Its text is made valid UTF-8 and truncated, because all events must fit into one
+  // answer to psctl. If `note` is not null, the event is also added to it, for the journal. The
   // returned reference is valid until the next Add.
   const v1::Event& Add(absl::string_view kind, absl::string_view text, std::int64_t wall_ms,
                        v1::JobNote* note);

@@ -5,9 +5,9 @@
 //   FillOrder ─▶ OnChunk for each part that is sent ─▶ OnExported ─▶ the files are read back
 //                                                      ─▶ Hooks::done, or Hooks::again, or Fail
 //
-// Files are received and read on the file thread. When a stage ends, the results of work in flight
-// are ignored. Not thread-safe: only the control executor calls it. Clock and I/O come from the
-// host.
+// Files are received and read on the file thread. When a stage ends, the results of file work that
+// is still in flight are ignored. Not thread-safe: only the control executor calls it. Clock and
+// I/O come from the host.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,12 @@
 // The calls by which clients of a functions job schedule closures and wait for them
 // (docs/closures.md, api.proto).
 //
-// An answer of nullopt means that the call waits. The caller asks again when the job has changed,
-// and `waiting_for` has the reason of the wait, as text for people. A repeated call gets the answer
-// of the first call. An answer may be sent once all commits that the store has accepted are
-// durable. A call to a job that fails or has failed returns the first cause of the failure. A call
-// to a job that is ending or has ended in another way returns Cancelled or FailedPrecondition.
+// If a function returns nullopt, the client's call must wait. The caller then calls the function
+// again when the job has changed, and `waiting_for` has the reason of the wait, as text for people.
+// A repeated call gets the answer of the first call. An answer may be sent once all commits that
+// the store has accepted are durable. A call to a job that fails or has failed returns the first
+// cause of the failure. A call to a job that is ending or has ended in another way returns
+// Cancelled or FailedPrecondition.
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
@@ -53,14 +54,14 @@ class FunctionCalls : private JobPart {
  private:
   absl::Status CallRefusal(const v1::ClosureCall& call) const;
   absl::Status ScheduleRefusal(const v1::ScheduleClosureRequest& request) const;
-  // Returns the text of what a schedule() waits for, or "".
+  // Returns a text that says what a schedule() waits for, or "" if it need not wait.
   std::string ScheduleWait(const v1::ScheduleClosureRequest& request);
   // Returns the error with which `call` must be answered now. If there is an error that clients may
   // not learn yet (LEDGER line 20), returns nullopt and sets `wait`.
   std::optional<v1::RaisedError> TellError(const v1::ClosureCall& call, bool* wait);
   void Release(const v1::IntervalSet& released);
-  // Returns the text of what a join waits for, or "". Callers call TellError first, because an
-  // error ends the wait.
+  // Returns a text that says what a join waits for, or "" if it need not wait. Callers call
+  // TellError first, because an error ends the wait.
   std::string Unjoined(bool durable);
   std::string JobWait(const std::string& text) const;  // Appends the job's wait to `text`.
 

@@ -2,9 +2,10 @@
 // have not seen yet, and the calls of the clients.
 //
 // Every change is a FunctionsNote. Apply() takes the notes both when the events happen and when the
-// journal is read, so the restored state cannot differ from the original state. Bounds: queue_limit
-// for open closures, limits in bytes for arguments and results, limits in number for clients,
-// errors and calls. No clock, no I/O. Not thread-safe; the job owns it.
+// journal is read, so the restored state cannot differ from the original state. The memory is
+// bounded: queue_limit limits the open closures, arguments and results have limits in bytes, and
+// clients, errors and calls have limits in number. No clock, no I/O. Not thread-safe; the job owns
+// it.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,8 @@ class FunctionQueue {
 
   const std::set<std::uint64_t>& open() const { return open_; }
   bool full() const { return open_.size() >= spec_.queue_limit; }
-  // Functions and arguments of open closures, and of ended closures that a rollback may run again.
+  // Functions and arguments of open closures, and of ended closures that a rollback may cause to
+  // run again.
   const std::map<std::uint64_t, ScheduledClosure>& kept() const { return kept_; }
   const ScheduledClosure* Find(std::uint64_t closure) const;
   std::uint64_t argument_bytes() const { return argument_bytes_; }
@@ -95,7 +97,7 @@ class FunctionQueue {
   std::map<std::uint64_t, ScheduledClosure> kept_;
   std::map<std::uint64_t, std::string> results_;
   std::uint64_t argument_bytes_ = 0, result_bytes_ = 0;
-  std::set<std::uint64_t> released_;  // open closures with a result that no client wants
+  std::set<std::uint64_t> released_;  // open closures whose results no client wants
   std::deque<v1::RaisedError> failures_;
   std::optional<v1::RaisedError> error_;
   std::deque<v1::FunctionRaised> raised_;

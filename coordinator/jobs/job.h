@@ -110,7 +110,7 @@ class Job {
   // Returns whether the process has reported that it cannot work for the job, and gets no further
   // try yet.
   bool IsUnfit(std::uint64_t process) const { return parts_.roster.IsAside(process); }
-  // Sets the number of workers that serve other jobs, for texts.
+  // Sets the number of workers that serve other jobs. The texts about waits use the number.
   void SetWorkersElsewhere(std::uint32_t workers) { parts_.roster.SetElsewhere(workers); }
   double share() const { return parts_.id.spec.resources.share; }
   bool keeps_its_worker() const { return parts_.id.spec.strategy.deterministic; }
@@ -161,7 +161,8 @@ class Job {
   // Returns the age of the newest checkpoint, or of the job if it has no checkpoint yet. Returns
   // nullopt if the job makes no checkpoints.
   std::optional<double> checkpoint_age_seconds() const { return CheckpointAgeSeconds(parts_); }
-  // Returns how often closures_behind_max has begun to prevent new grants since the last call.
+  // Returns how many times the limit closures_behind_max has begun to prevent new grants since the
+  // previous call of this function.
   std::uint64_t TakeWindowRefusals() { return parts_.source->TakeWindowRefusals(); }
   bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }  // Returns true once.
 

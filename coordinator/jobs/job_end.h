@@ -3,7 +3,7 @@
 //   a job that succeeds     final report ─▶ last checkpoint ─▶ files
 //   a job that ends early   seal ─▶ report ─▶ last checkpoint ─▶ weights of a failed job ─▶ files
 //
-// The seal is LEDGER line 20a.
+// LEDGER line 20a defines the seal.
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
@@ -28,8 +28,8 @@ class JobEnd {
 
   // Ends the seal once it is complete.
   void CheckSealed();
-  // Called when nothing is left to save: exports the weights of a failed job, or else writes the
-  // files.
+  // Called when nothing is left to save. If the job has failed, exports its weights. Otherwise
+  // writes the files.
   void Finish();
   // Returns whether workers may be needed to export the weights of a failed job.
   bool WantsSealedExport() const;

@@ -38,8 +38,8 @@ namespace evergrad::coordinator {
 // The settings of all jobs of a coordinator.
 struct JobOptions {
   std::uint32_t closures_open_max = 16384;
-  // Limit for closures that follow the oldest closure that has not ended. If it is below
-  // closures_open_max it also limits the open closures.
+  // A closure is granted only if its number is less than this limit above the number of the oldest
+  // closure that has not ended. A limit below closures_open_max also limits the open closures.
   std::uint32_t closures_behind_max = 65536;
   GrantSizing sizing;
   std::chrono::milliseconds close_every{100};
@@ -50,13 +50,14 @@ struct JobOptions {
   // without a limit.
   std::chrono::milliseconds report_timeout{5000};
   std::chrono::milliseconds retry_min{50}, retry_max{5000};
-  std::uint32_t retries_max = 10;  // Machine errors of one closure or one Assign, in a row.
+  std::uint32_t retries_max = 10;  // Limit for machine errors in a row of one closure or one
+                                   // Assign.
   // Limit for deaths without progress of the job (death_backoff.h). Deaths for which a closure is
   // blamed (poison.h) do not count.
   std::uint32_t deaths_max = 100;
   DeathBackoff::Options death_backoff;
   std::uint32_t poison_deaths = 3;
-  // Deaths within this time of each other blame no closure.
+  // If two tasks die within this time of each other, no closure is blamed for these deaths.
   std::chrono::milliseconds together{200};
   // A connected worker loses its work if the work does not advance by a step for this time; 0 for
   // never. A step is a batch, which takes a few seconds at most if its size is chosen well. A
@@ -154,11 +155,12 @@ struct FormerTask {
 // Persist has returned true.
 class JobActions {
  public:
-  // Commits `record` with the changes of the turn and the notes. Returns false if the store failed;
-  // the caller must then send nothing.
+  // Commits `record`, together with the changes of the turn (done_turn.h) and the notes
+  // (journal_writer.h). Returns false if the store failed; the caller must then send nothing.
   virtual bool Persist(const Record& record) = 0;
   virtual bool PersistWhole() = 0;             // Commits the whole state in place of all records.
-  virtual v1::JobNote* NoteIfJournaled() = 0;  // The note of the next Persist, or null.
+  virtual v1::JobNote* NoteIfJournaled() = 0;  // The note of the next Persist; null if the store
+                                               // keeps no notes.
   virtual void Event(absl::string_view kind, const std::string& text) = 0;
   virtual void Touch() = 0;    // Notes progress: the revision rises at the next tick.
   virtual void Pump() = 0;     // Places shards and grants closures if possible now.

@@ -35,8 +35,8 @@ class JobLife final : public JobActions {
   // --- calls of the control plane, as in Job
   void Start();
   void Cancel();
-  // Reads the job's state from the store. `refusal` is the reason for which an ended job cannot be
-  // restored completely, or "".
+  // Reads the job's state from the store. If an ended job cannot be restored completely, `refusal`
+  // is the reason, otherwise "".
   absl::Status Restore(const v1::JobSnapshot& snapshot, const StoredJob& stored,
                        std::string refusal);
   void Resume(Term term);

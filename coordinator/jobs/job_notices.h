@@ -23,9 +23,9 @@ class JobNotices : private JobPart {
   void FillInfo(v1::JobInfo* info) const;
   void FillMap(v1::ShardMap* map) const;  // Without a book the map has no shards.
 
-  void SendInfo();                // Sends the job to all its tasks.
+  void SendInfo();                // Sends a JobInfo to all tasks of the job.
   void SendMap();                 // Sends the map to the workers, once there is a book.
-  void Introduce(TaskId worker);  // Sends job and map to a worker that may have dropped them.
+  void Introduce(TaskId worker);  // Sends JobInfo and map to a worker that may have dropped them.
   void SendCloses();  // Sends each server the ended closures that its shards do not know yet.
   // Announces that the job ends in the state `ending`. The workers then drop all state of the job,
   // and the servers drop its shards.

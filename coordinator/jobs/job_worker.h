@@ -27,9 +27,9 @@ struct JobWorker {
   TaskId task;
   std::string identity;
   std::string host;
-  bool ready = false;        // Its Registered was sent, so grants may follow.
+  bool ready = false;        // Its Registered was sent, so it may get grants.
   bool silent = false;       // It has sent no message since its Hello.
-  bool called_back = false;  // It is called back for another job.
+  bool called_back = false;  // The coordinator takes it back for another job.
   bool leaving = false;
   std::uint64_t process = 0;  // uid of its process
   // Build and settings. Two workers with equal `compute` produce the same bits.

@@ -64,7 +64,7 @@ class JournalWriter {
   MetricsFile* const lines_;
   const std::function<void(v1::JobCounters*)> fill_counters_;
   Record record_;
-  std::unique_ptr<v1::JobNote> note_;  // Null if there is nothing to note but `counted_`.
+  std::unique_ptr<v1::JobNote> note_;  // Null if the note has no content except `counted_`.
   std::string counted_;                // The counted closures of the note, serialized.
   std::unique_ptr<v1::CountedClosure> counting_;  // A member, to reuse its memory.
   std::uint32_t notes_ = 0;                       // Number of commits since the last snapshot.

@@ -41,8 +41,8 @@ class ManifestWriter : private JobPart {
   // `unread` is true if the manifest was not written, because its files could not be read back.
   using Done = std::function<void(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved,
                                   bool unread)>;
-  // Writes a manifest. With `whole` every byte of every file is read back, else only header, ledger
-  // and footer of new files.
+  // Writes a manifest. If `whole` is true, every byte of every file is read back first. Otherwise
+  // only header, ledger and footer of the new files are read back.
   void Write(v1::Manifest manifest, bool whole, const Done& done);
   void Stop() { stopped_ = true; }  // Stops at the next step, without calling `done`.
   // Forgets the snapshots that no kept manifest names (`named`, see Saved::named) and that are not

@@ -66,10 +66,11 @@ class MetricsFile final : public LineSink {
   bool Add(const std::string& json, bool frequent) override;
   // Returns the lines that are not committed yet, each with its newline.
   const std::string& pending() const { return pending_; }
-  // Marks the pending lines as committed. These lines are written once they are durable in the
-  // journal. If `durable` is true, the next Write writes them.
+  // Marks the pending lines as committed. These lines are written to the file once they are durable
+  // in the journal. If `durable` is true, the next Write writes them.
   void Commit(bool durable);
-  // Writes the durable lines. After a failed write, the calls try again at most once a second.
+  // Writes the durable lines. After a failed write, calls of this function try again at most once a
+  // second.
   void Write();
   // Call when the job ends. Returns true if every committed line is in the file or was given up.
   // Otherwise returns false, and calls `then` when no committed line is waiting any more. Lines
@@ -104,11 +105,14 @@ class MetricsFile final : public LineSink {
   std::deque<std::string> unwritten_;  // Committed lines that may not be in the file.
   std::string read_back_;              // The lines of unwritten_ while the journal is read.
   std::uint64_t unwritten_bytes_ = 0;
-  // Numbers of entries at the front of unwritten_ that are durable, and that are being written.
+  // The first durable_ entries of unwritten_ are durable, and the first writing_ entries are being
+  // written.
   std::size_t durable_ = 0, writing_ = 0;
   std::uint64_t committed_bytes_ = 0;  // The file's length once unwritten_ is in it.
-  bool end_unknown_ = false;           // True if the file may end anywhere within unwritten_.
-  bool trouble_told_ = false;  // An event has reported trouble. Its end is not reported yet.
+  bool end_unknown_ = false;           // True if the file may have any part of unwritten_ at its
+                                       // end.
+  bool trouble_told_ = false;  // An event has reported failed writes, and no event has reported
+                               // their end yet.
   MonoTime retry_at_{0};
   std::optional<MonoTime> warned_at_;
   std::optional<MonoTime> settle_by_;

@@ -21,7 +21,7 @@ class ModelFolder : private JobPart {
  public:
   explicit ModelFolder(const JobPart& part) : JobPart(part) {}
 
-  // Returns whether a job of this kind gets the folder if it succeeds.
+  // Returns whether the job gets the folder if it succeeds.
   bool IsMade() const;
   // Writes the tables of the job's last checkpoint if they are small, and links weights.npz. Then
   // calls `done` with true if the tables were written; if they were not, an event has the reason.

@@ -44,8 +44,8 @@ inline constexpr std::uint32_t kShardsMax = 8192;
 struct BuiltPlan {
   plan::Plan plan;
   v1::Plan message;  // with shards and fingerprint
-  // Bytes of values and optimizer state by shard. For a slot of tables, the size with which the
-  // slot is placed.
+  // Bytes of values and optimizer state by shard. A slot of tables has no size yet, so its number
+  // is an estimate for placement.
   std::vector<std::uint64_t> shard_bytes;
   // Bytes of values and optimizer state of all dense variables, plus the limits (bytes_max) of the
   // tables that have one.

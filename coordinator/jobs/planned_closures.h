@@ -1,5 +1,5 @@
 // The closures of a plan. Closures are granted in order, epoch by epoch, up to the next barrier,
-// and at most closures_behind_max beyond the oldest closure that has not ended.
+// and less than closures_behind_max beyond the oldest closure that has not ended.
 #pragma once
 
 #include <cstdint>

@@ -3,9 +3,9 @@
 //
 // A closure is blamed for a death only if the worker last reported it as running. Three such deaths
 // at the same step of a closure, without a death at another step in between, make the closure
-// poison. A death after a notice blames no closure, and neither does a death within `together` of
-// the death of another task (a host that went down). A death is therefore judged only after the
-// time `together` has passed.
+// poison. No closure is blamed for the death of a worker that had announced its end. Nor is a
+// closure blamed if another task dies within the time `together`, because their host may have gone
+// down. A death is therefore judged only after the time `together` has passed.
 #pragma once
 
 #include <chrono>
@@ -33,8 +33,8 @@ class PoisonRule {
   };
   // `running` is the closure that the worker last reported as running. `running` is nullopt for
   // servers, for idle workers, for workers that left after a notice, and for workers that a newer
-  // process replaced. `counts` is true if the task held work of the job; such a death is one of
-  // Verdict::others unless a closure is to blame.
+  // process replaced. `counts` is true if the task held work of the job; such a death is counted in
+  // Verdict::others unless a closure is blamed for it.
   void OnDeath(MonoTime now, std::optional<Running> running, bool counts = true);
   // Forgets the deaths of a closure that has ended.
   void OnEnded(ClosureId closure);
@@ -58,7 +58,7 @@ class PoisonRule {
   };
   const Options options_;
   std::vector<Death> waiting_;        // in order of time
-  std::optional<Death> last_judged_;  // the last death that has left `waiting_`
+  std::optional<Death> last_judged_;  // the death that has left `waiting_` most recently
   std::map<ClosureId, Blame> blames_;
 };
 

@@ -23,15 +23,16 @@ class ReachRule {
   using Said = google::protobuf::RepeatedPtrField<v1::UnreachedServer>;
   explicit ReachRule(std::chrono::milliseconds after) : after_(after) {}  // 0 turns the rule off
 
-  // Notes the session of the server's present registration; called at every tick. `wanted` is true
-  // if the server has shards that the job's workers need.
+  // Notes the server's present registration, and whether its session is `ready`. Called at every
+  // tick. `wanted` is true if the server has shards that the job's workers need.
   void Server(const std::string& identity, TaskId registration, bool ready, bool wanted,
               MonoTime now);
   // `said` are the reports of a worker. Returns the report about a server that the worker cannot
   // reach, or null if there is none.
   const v1::UnreachedServer* FindUnreached(const Said& said, MonoTime now) const;
 
-  // Limits the reports of a worker before they are kept and shown: at most 64 servers, clean texts.
+  // Limits the reports of a worker before they are kept and shown: at most 64 servers remain, and
+  // their texts are made valid UTF-8 and truncated.
   static void Clean(Said* said);
   // Returns a text like "ps_server/1 at 127.0.0.1:4000 for 12 s (connection refused)".
   static std::string Text(const v1::UnreachedServer& unreached);

@@ -41,8 +41,8 @@ class ReachWatch : private JobPart {
   // "".
   std::string WaitingFor() const;
   // If no worker makes progress, returns a text about the answers that workers wait for, else "".
-  // For example, a server that is out of memory is only slow at first and becomes unreachable
-  // later.
+  // For example, a server that is running out of memory answers slowly before it becomes
+  // unreachable.
   std::string WaitingForAnswers() const;
 
  private:

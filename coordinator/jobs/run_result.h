@@ -47,8 +47,8 @@ struct RunFacts {
 // Returns result.json. `lines_lost` is the number of lines that metrics.jsonl lacks because there
 // was no space for them.
 std::string ResultJson(const RunFacts& facts, std::uint64_t lines_lost);
-// Returns `result` with another number of lost lines. A text that is not a result is returned
-// unchanged.
+// Returns `result`, which is the text of result.json, with its number of lost lines replaced. A
+// text that is not a result is returned unchanged.
 std::string WithLinesLost(const std::string& result, std::uint64_t lines_lost);
 std::string EndLine(const RunFacts& facts, std::uint64_t lines_lost);
 ReportData MakeReport(const RunFacts& facts);

@@ -1,7 +1,8 @@
 // The export of the weights of a failed job. When the export begins, the shards are sealed and
 // saved, and their servers still hold them. A remaining worker can therefore write the weights as
-// for a job that succeeds. The export does not change the end of the job: it has a time limit, and
-// its failure is an event that names the checkpoint and the command that exports it.
+// for a job that succeeds. The export has a time limit, and its failure does not change how the job
+// ends. An event reports the failure, and names the checkpoint and the command that exports the
+// checkpoint.
 //
 //   Begin ─▶ Pump: a usable worker gets the closure ─▶ ExportFiles, or OnFailed ─▶ Pump …
 //                                                      GiveUp ─▶ Hooks::over
@@ -46,13 +47,13 @@ class SealedExport : private JobPart {
         hooks_(std::move(hooks)) {}
 
   // Begins the export. `report` has the shards that are left at the servers. The job's variables
-  // take `bytes` of server memory. Returns false if the weights cannot be exported, after an event
-  // with the reason. Otherwise the caller calls Pump next.
+  // take `bytes` of server memory. If the weights cannot be exported, adds an event with the reason
+  // and returns false. Otherwise the caller calls Pump next.
   bool Begin(const ShardQueries::Answer& report, std::uint64_t bytes);
   // Grants the export closure to a usable worker, or gives up when the time limit has passed.
   void Pump();
-  // Handles the failure of a worker. After a user's error, or if the worker lacks an ability, only
-  // other workers get the closure, because one of them may succeed.
+  // Handles an attempt that failed at a worker. After a user's error, or if the worker lacks an
+  // ability, this worker does not get the closure again, but another worker may succeed.
   void OnFailed(TaskId worker, const v1::Failed& failed);
   void GiveUp(absl::string_view why);
 
@@ -70,7 +71,7 @@ class SealedExport : private JobPart {
   MonoTime worker_by_{0};  // The job waits for a worker until this time.
   MonoTime by_{0};         // Time limit of the whole export.
   std::set<TaskId> refused_by_;
-  std::string why_;  // The last error, or "".
+  std::string why_;  // The newest error, or "".
 };
 
 }  // namespace evergrad::coordinator

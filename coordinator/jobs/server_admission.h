@@ -54,8 +54,8 @@ class ServerAdmission : private JobPart {
   // Called when the Registered was sent. Ready, OnLeaving and OnLost return false if `task` is no
   // server of the job.
   bool Ready(TaskId task);
-  // Called when the server announces its end. With `drains` its shards are moved. Also returns
-  // false if the server has already announced its end.
+  // Called when the server announces its end. If `drains` is true, its shards are moved to other
+  // servers first. Also returns false if the server has already announced its end.
   bool OnLeaving(TaskId task, const std::string& reason, bool drains);
   void OnAway(TaskId task, absl::string_view reason);  // The server has disconnected.
   // Declares the server lost: its shards go to other servers.
@@ -64,7 +64,7 @@ class ServerAdmission : private JobPart {
 
   // --- a restart of the coordinator
   void AwaitOwners();     // Gives each server in the map server_lost_after to return.
-  void AwaitFromNowOn();  // Restarts these times when the window has closed.
+  void AwaitFromNowOn();  // Restarts the times of AwaitOwners when the start-up window has closed.
   // If a server in the map has not returned in time, declares one such server lost. Returns false
   // if there is none, or if the start-up window is open.
   bool LoseMissing();

@@ -10,7 +10,7 @@
 //   frees it              ◀─ Drop            Assign ───────▶ it is this server's; the map goes to
 //   the workers
 //
-// Until the record is committed the map names the old owner. If a server dies before the commit,
+// The map names the old owner until the record is committed. If a server dies before the commit,
 // nothing has changed except that the stopped shard answers STALE to requests. The shard is then
 // stopped again in the owner's next session (with the same answer), moved to another server, or
 // lost with its owner (line 21). After the record the new owner has the state in memory; if it
@@ -46,8 +46,8 @@ class ShardMover : private JobPart {
   void EndOf(TaskId task);  // The task has ended or been replaced.
   void End();               // Drops received shards when the job ends.
   void Forget();            // Forgets all moves, because all sessions have ended.
-  // Sends the map to the workers if shards have moved since the last map. If `now` is false, at
-  // most one map is sent in 20 ms.
+  // Sends the map to the workers if shards have moved since the map was last sent. If `now` is
+  // false, at most one map is sent in 20 ms.
   void SendMap(bool now);
 
  private:

@@ -3,8 +3,9 @@
 //
 //   Unplace ─▶ Place: one record ─▶ Assign to each server, the map to the workers ─▶ OnAssigned
 //
-// A shard that cannot be loaded is tried again, from an older file if its file is damaged. Not
-// thread-safe: only the control executor calls it. Clock and I/O come from the host.
+// If a server cannot load a shard, the shard is assigned again later. If its file is damaged, the
+// server then loads an older file. Not thread-safe: only the control executor calls it. Clock and
+// I/O come from the host.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ class ShardPlacer : private JobPart {
   bool BacksOff(const std::string& server) const;
   SectionLimit ServersLimit() const;                 // The lowest limit of servers that stay.
   void Place();                                      // Places unplaced shards, if possible.
-  void Apply(const ClosureBook::MapChange& change);  // Call after the record's commit.
+  void Apply(const ClosureBook::MapChange& change);  // Call it after the commit of the record.
   void Drop(TaskId task, ShardId shard, ShardEpoch epoch);
   void GiveAway(const std::string& server);  // Unplaces the shards of a lost server.
   void Retry(MonoTime now);                  // Unplaces shards whose retry is due.

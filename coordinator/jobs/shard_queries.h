@@ -53,13 +53,14 @@ class ShardQueries {
   void Ask(TaskId task, std::optional<ShardId> shard = std::nullopt);
   void Forget(TaskId task);  // The task's session has ended without an answer.
   // Takes a report, which is a part of the answer of `task`. Shards that the task does not own, or
-  // owns at another epoch, are ignored. With `when_all_have_spoken` a query also ends once all
-  // tasks that it has asked have answered. Returns true if the report belongs to a final report.
+  // owns at another epoch, are ignored. If `when_all_have_spoken` is true, a query also ends once
+  // all tasks that it has asked have answered. Returns true if the report belongs to a final
+  // report.
   bool OnReport(TaskId task, const std::string& identity, const v1::ShardReport& report,
                 const Owners& owners, bool when_all_have_spoken);
   // Ends the queries whose deadline has come. The final report of `generation`, if that is set,
-  // gets `more` time instead, and servers with missing shards are asked again unless their answer
-  // is pending. `done` may begin another query.
+  // gets `more` time instead, and the servers whose shards are missing in the answer are asked
+  // again, unless they have not answered the previous question yet. `done` may begin another query.
   void Check(MonoTime now, std::optional<std::uint64_t> generation, std::chrono::milliseconds more,
              const Servers& servers, const Owners& owners);
   // Ends every query with `answer`, and ignores the answers that have come.

@@ -26,7 +26,8 @@ struct JobServer {
   TaskId task;
   std::string identity;
   bool ready = false;                  // Its session is open, and Registered was sent.
-  std::optional<MonoTime> away_since;  // nullopt unless it has disconnected
+  std::optional<MonoTime> away_since;  // the time at which it disconnected, or nullopt if it is
+                                       // connected
   v1::Endpoint endpoint;
   std::string host;
   std::uint64_t process = 0;        // uid
@@ -40,8 +41,8 @@ struct JobServer {
   std::map<ShardId, std::string> unmovable;  // Shards that cannot be moved, with the reason.
   MonoTime moves_again{0};                   // No move begins before this time.
   // `admitted` and `kept_from` are set while the server has registered and is not ready. `admitted`
-  // is the map change that it gets once it is ready. `kept_from` are the shards that other servers
-  // get because this server backs off.
+  // is the change of the map that the server is told once it is ready. `kept_from` lists the shards
+  // that other servers get because this server died too often and gets no shards for a while.
   std::optional<ClosureBook::MapChange> admitted;
   std::vector<ShardId> kept_from;
 
@@ -58,7 +59,7 @@ inline std::string ShardCount(std::size_t number) {
 // set is malformed.
 absl::StatusOr<std::vector<ClosureBook::HeldShard>> HeldShardsOf(const v1::Hello& hello,
                                                                  JobUid job);
-// Returns the server of a Hello, which holds the shards `held`.
+// Returns the entry for a server that has sent `hello` and holds the shards `held`.
 JobServer JobServerOf(TaskId task, const std::string& identity,
                       const std::vector<ClosureBook::HeldShard>& held, const v1::Hello& hello);
 
@@ -97,7 +98,7 @@ class ShardTable {
   const Shard& operator[](ShardId shard) const { return shards_[shard.value()]; }
   bool placed() const { return placed_; }  // The first placement is done.
   void SetPlaced() { placed_ = true; }
-  // Shards without a server until they are placed again, even if the map names an owner.
+  // Shards that must be placed again. No server holds them, even if the map names an owner.
   const std::set<ShardId>& unplaced() const { return unplaced_; }
   void Unplace(ShardId shard);
   // Notes that the shard has the owner that the map names. `held` is true if the owner holds it

@@ -31,8 +31,9 @@ namespace evergrad::coordinator {
 // The content of the store for one job.
 struct StoredJob {
   DurableState state;
-  std::string snapshot;  // the job's own snapshot of the last Checkpoint; "" before the first
-  std::vector<std::string> notes;  // non-empty notes of the commits since then, in order
+  std::string snapshot;  // the job's own snapshot from the newest Checkpoint; "" before the first
+                         // Checkpoint
+  std::vector<std::string> notes;  // non-empty notes of the commits since that Checkpoint, in order
   friend bool operator==(const StoredJob&, const StoredJob&) = default;
 };
 

@@ -37,8 +37,8 @@ inline v1::CoordinatorMessage Superseded(std::uint64_t job, std::uint64_t closur
   return message;
 }
 
-// Returns the messages that tell a registered task about a further job. `said` has the job, and its
-// shard map if there is one already.
+// Returns the messages that tell a registered task about a further job. `said` contains the job,
+// and the job's shard map if there is one already.
 inline std::vector<v1::CoordinatorMessage> JobAndMap(v1::Registered said) {
   std::vector<v1::CoordinatorMessage> messages;
   if (said.has_job()) *messages.emplace_back().mutable_job() = std::move(*said.mutable_job());

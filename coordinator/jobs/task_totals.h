@@ -1,10 +1,10 @@
-// Counts the work of each task for a job, and keeps the last address of each server. The counts
+// Counts the work of each task for a job, and keeps the newest address of each server. The counts
 // belong to an identity, and include all processes that had the identity. Pure; only the control
 // executor calls it.
 //
-// There are two kinds of numbers. The first kind counts for the job: a worker's steps and examples,
-// once per closure. The second kind is reported by the processes (Tally) and includes repeated
-// work.
+// There are two kinds of numbers. The first kind counts accepted work: a worker's steps and
+// examples, once for each closure. The second kind is reported by the processes (Tally) and
+// includes repeated work.
 #pragma once
 
 #include <cstdint>

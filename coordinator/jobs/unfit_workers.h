@@ -22,8 +22,10 @@ class UnfitWorkers {
   struct Record {
     v1::Lack missing_ability = v1::NO_LACK;
     std::string why;
-    std::optional<v1::UnreachedServer> unreached = std::nullopt;  // The server, for REACH.
-    bool fit = false;         // True if it has completed work after that.
+    std::optional<v1::UnreachedServer> unreached = std::nullopt;  // The unreachable server, if
+                                                                  // missing_ability is REACH.
+    bool fit = false;         // True if it has completed work after its newest failure to take
+                              // part.
     std::uint32_t times = 0;  // Number of times in a row that it could not take part.
     MonoTime again_at{0};     // It gets no work before this time.
   };
@@ -35,7 +37,7 @@ class UnfitWorkers {
   const Record* Of(std::uint64_t process) const;
 
   struct Change {
-    bool news = false;   // True if it lacks another ability than before.
+    bool news = false;   // True if it lacks a different ability than before.
     bool aside = false;  // True if its attempts must go to other workers.
   };
   // Notes that the process could not do its work. A repeated call while it is set aside changes

@@ -1,7 +1,7 @@
 // Revokes the work of a worker if the work has stopped advancing, or if the worker cannot reach a
 // server (reach_watch.h). Other workers then get the work.
 //
-// The worker gets the message that its attempts are superseded, and gets no work for a while. Not
+// The worker is told that its attempts are superseded, and gets no work for a while. Not
 // thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 

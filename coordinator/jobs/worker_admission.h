@@ -50,8 +50,8 @@ class WorkerAdmission : private JobPart {
       : JobPart(part), parts_(parts), hooks_(std::move(hooks)) {}
 
   // Called when a worker registers. Fills the job's fields of `registered` and sends nothing to the
-  // worker. Because of its deaths, membership gives the worker no work before `backoff_until`.
-  // Attempts of `former` are released unless they are adopted.
+  // worker. Membership gives the worker no work before `backoff_until`, because processes of its
+  // identity died repeatedly. Attempts of `former` are released unless they are adopted.
   void Admit(TaskId task, const std::string& identity, MonoTime backoff_until,
              const std::optional<FormerTask>& former, const v1::Hello& hello,
              v1::Registered* registered);

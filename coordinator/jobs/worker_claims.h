@@ -1,6 +1,6 @@
 // Checks claims of workers before the job relies on them (LEDGER lines 34 to 38). The claims are
-// proofs of grants, reports of later attempts that were never granted, and the number of updates
-// that the shards hold when the job ends.
+// proofs that a grant was made, claims that a later attempt exists although none was granted, and
+// the number of updates that the shards hold when the job ends.
 //
 // Not thread-safe: only the control executor calls it. No clock and no I/O.
 #pragma once
@@ -43,7 +43,8 @@ class WorkerClaims : private JobPart {
   // Returns InvalidArgument if the report of touched shards is malformed. Check must have returned
   // OK before Count is called.
   absl::Status Check(const v1::Done& done) const;
-  // Counts the first success of a closure. `said` is null if its worker did not report.
+  // Counts the first success of a closure. `said` is null if the worker did not report touched
+  // shards.
   void Count(ClosureId closure, const v1::TouchedLess* said);
   void TakeOver(const ResumePoint& point, bool same_plan);
   // Compares the reports of all shards with the plan and with the counted updates. `by_plan`

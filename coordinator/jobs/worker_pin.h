@@ -19,11 +19,12 @@ namespace evergrad::coordinator {
 
 class WorkerPin {
  public:
-  // Returns the only worker that gets work, or null if none may get work now. `usable` returns
+  // Returns the only worker that may get work, or null if none may get work now. `usable` returns
   // whether a worker can be given work now.
   JobWorker* Choose(JobWorkers& workers, const UnfitWorkers& unfit,
                     const std::function<bool(const JobWorker&)>& usable, const EventSink& event);
-  // Allows the choice of any other worker, because no result depends on this worker yet.
+  // Allows Choose to replace this worker by any other, because no result depends on this worker
+  // yet.
   void Release(const std::string& identity);
 
   // The result of Choose, for a job that may be deterministic or not.
@@ -33,7 +34,7 @@ class WorkerPin {
     bool Excludes(const JobWorker& other) const { return on && worker != &other; }
   };
 
-  bool waits() const { return waits_; }  // True if the last Choose returned null.
+  bool waits() const { return waits_; }  // True if the newest call of Choose returned null.
   const std::string& identity() const { return identity_; }
   const std::string& compute() const { return compute_; }
 

@@ -99,14 +99,15 @@ class WorkerRoster : private JobPart {
   // waits for a worker that can run it.
   bool SetAside(JobWorker& worker, const v1::Failed& failed, bool has_callers);
 
-  // --- texts and views.
-  // If no worker can work, returns what the job waits for, as text; otherwise "".
+  // --- texts and views. If no worker can work, returns a text that says what the job waits for;
+  // otherwise "".
   std::string WaitingFor() const;
-  std::string WaitingForPauses() const;  // The wait of paused workers for memory, as text, or "".
+  std::string WaitingForPauses() const;  // A text about workers whose pushes wait for memory, or
+                                         // "".
   // Adds an event when pushes of a worker begin to wait for memory, and another event when no
   // pushes wait any more. `gone` is a worker that has just been removed, or "".
   void TellPauses(absl::string_view gone = "");
-  void ForgetPauses() { pause_said_ = false; }  // A worker that still waits will be reported again.
+  void ForgetPauses() { pause_said_ = false; }  // If pushes still wait, the wait is reported again.
   // Sets the states of the registered workers in `rows` (by identity), and adds the rows to the
   // status.
   void FillStatus(std::map<std::string, v1::WorkerRow> rows, v1::JobStatus* status) const;
@@ -125,10 +126,11 @@ class WorkerRoster : private JobPart {
   UnfitWorkers unfit_;
   WorkerPin pin_;
   std::uint32_t elsewhere_ = 0;
-  // The time at which the last worker that could do this job left, or this life began.
+  // The time at which a worker that could do this job last left, or at which this life began.
   std::optional<MonoTime> fit_left_;
   MonoTime next_stall_check_{0};
-  bool pause_said_ = false;  // An event has reported a pause. Its end is not reported yet.
+  bool pause_said_ = false;  // An event has reported that pushes wait, and no event has reported
+                             // the end of the wait yet.
   std::optional<MonoTime> pause_said_at_;
 };
 
