@@ -51,10 +51,10 @@ struct Saved {
 inline constexpr std::size_t kWarningsMax = 16;
 // Writes a manifest whose files have been read back before (read_back.h), because a manifest with
 // unreadable files would hide an older complete manifest. The number of the manifest is 1 + the
-// highest number in the folder, readable or not, or the next free number after AlreadyExists. After
-// the write, deletes readable manifests that are older than the newest `keep` readable manifests.
-// Damaged manifests that are older than these `keep` manifests are also deleted. Newer damaged
-// manifests stay for inspection.
+// highest number of all manifests in the folder, including unreadable ones. If the write returns
+// AlreadyExists, the next free number is used. After the write, deletes readable manifests that are
+// older than the newest `keep` readable manifests. Damaged manifests that are older than these
+// `keep` manifests are also deleted. Newer damaged manifests stay for inspection.
 //
 // Returns InvalidArgument for a malformed manifest. After an error of the file system the manifest
 // is not durable (after a crash it may exist nevertheless). SaveErrorIsFinal tells which errors a
@@ -115,7 +115,7 @@ struct Resumption {
   std::vector<Snapshot> snapshots;
   bool same_plan = true;
   std::uint64_t closures_done = 0;  // closures of the NEW plan that are done in every shard
-  std::uint64_t epochs_done = 0;    // complete epochs
+  std::uint64_t epochs_done = 0;    // number of complete epochs that are done
   std::string text;                 // one line for people
 };
 // Plans the resumption (LEDGER line 28). If the plan has the fingerprint of the checkpoint's plan,

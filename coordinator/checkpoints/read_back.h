@@ -3,7 +3,7 @@
 // The servers write shard files; the coordinator writes the manifest. Without a shared folder each
 // file is durable on some disk, and no process can read them all. Therefore the coordinator first
 // opens every file itself. For a periodic manifest it reads header, footer and ledger of each file
-// that the last manifest did not name, and checks the size of the other files. For the last
+// that the previous manifest did not name, and checks the size of the other files. For the final
 // manifest of a job it reads every byte of every file.
 //
 // Not thread-safe; blocking. The class runs on the file thread, one Step at a time. The thread can
@@ -34,7 +34,7 @@ class ReadBack {
  public:
   struct Options {
     bool whole = false;  // reads every byte of every file
-    // Files in the last manifest; they are opened again only if `whole`.
+    // Files that the previous manifest names. These files are opened again only if `whole`.
     std::set<std::string> read_before;
     std::uint64_t step_bytes = 64u << 20;  // bytes that one Step reads before it returns
   };

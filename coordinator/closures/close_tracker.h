@@ -26,10 +26,11 @@ class CloseTracker {
   explicit CloseTracker(std::uint32_t shards) : refusing_(shards) {}
   void BeginLife();
 
-  // [24] Returns the next Closes for the shards of `server`, only for shards with changes. For each
-  // (session, shard, epoch) the first Close holds all closures, and each later Close holds only the
-  // closures added since the previous Close. After the answer `ignored` the next Close holds all
-  // closures again. At most one Close is in flight for each shard; the next Close follows OnClosed.
+  // [24] Returns the Close messages that are due for the shards of `server`. A shard gets one only
+  // if the sets of ended closures in it have changed. For each (session, shard, epoch) the first
+  // Close holds all closures, and each later Close holds only the closures added since the previous
+  // Close. If the server answers `ignored`, the next Close holds all closures again. At most one
+  // Close is in flight for each shard; the next Close follows OnClosed.
   std::vector<Order> Make(TaskId session, const std::string& server, const DurableBook& book);
   void OnClosed(TaskId session, ShardId shard, ShardEpoch epoch, bool taken,
                 const DurableState& state);
@@ -37,8 +38,8 @@ class CloseTracker {
   // Returns whether every owner has acknowledged all closures that a Close could name now.
   bool Settled(const DurableBook& book) const;
 
-  // [20] Notes that the owner named in the Assign refuses the closures of the order and the refused
-  // closures of its snapshot.
+  // [20] Notes that the owner named in the Assign refuses the closures that the order lists as
+  // refused, and those that the order's snapshot lists as refused.
   void OnAssign(const DurableBook::AssignOrder& order);
   // [20] Returns whether each owner of a shard has answered a Close with `closures`, or has got
   // them in its Assign.

@@ -131,8 +131,8 @@ class ClosureBook {
     return durable_.RemoveSnapshots(shard, uris);
   }
   const Snapshot* NewestSnapshot(ShardId shard) const { return durable_.NewestSnapshot(shard); }
-  // Begins from a manifest of another job. `snapshots` has one snapshot for each shard, in the
-  // order of the shards.
+  // Begins the job with the files of another job's manifest. `snapshots` has one snapshot for each
+  // shard, in the order of the shards.
   Record ResumeFrom(std::vector<Snapshot> snapshots) {
     return durable_.ResumeFrom(std::move(snapshots));
   }

@@ -23,7 +23,8 @@ struct ClosureRules {
   static bool IsCurrent(Attempt attempt, Attempt current) { return attempt == current; }
   // [19] A closure's metrics count at its first success, and not when a repair runs it again.
   static bool CountsMetrics(bool all_targets) { return all_targets; }
-  // [19, 26] A map that the journal forgot may have named an owner other than the present one.
+  // [19, 26] An attempt that used a map which the journal forgot is void, because this map may have
+  // named an owner other than the present one.
   static bool ForgottenMapIsVoid() { return true; }
   // [19, 20] A cancelled closure cannot succeed.
   static bool CancelEndsAttempt() { return true; }
@@ -40,12 +41,13 @@ struct ClosureRules {
                                        const IntervalSet& lost) {
     return Without(succeeded, done, lost);
   }
-  // [21] The shard gets a new epoch, and a start above every map that named the former owner.
+  // [21] The shard gets a new epoch, and a start above the versions of all maps that named the
+  // former owner.
   static ShardOwner RolledBack(const ShardOwner& /*former*/, const std::string& server,
                                ShardEpoch epoch, MapVersion version) {
     return {server, epoch, version};
   }
-  // [21] An Assign carries the refused closures.
+  // [21] An Assign tells the server which closures the shard must refuse.
   static bool AssignCarriesRefused() { return true; }
   // [22] The shard gets a new epoch under the same start, because no update is lost.
   static ShardOwner Moved(const ShardOwner& former, const std::string& server, ShardEpoch epoch,
@@ -59,11 +61,12 @@ struct ClosureRules {
                             const IntervalSet& lost) {
     return Without(succeeded, todo, lost);
   }
-  // [24] After the answer `ignored` the next Close holds all closures.
+  // [24] If a server answers a Close with `ignored`, the next Close holds all closures.
   static bool WholeAfterIgnored() { return true; }
 
-  // [25] Returns whether the epoch is of the life directly before ours. A life between that life
-  // and ours may have sent maps that name the former owner, with a version above the epoch's start.
+  // [25] Returns whether the epoch is of the life directly before ours. If the epoch is older, a
+  // life between that life and ours may have sent maps that name another owner, with a version
+  // above the epoch's start.
   static bool IsOfLastLife(ShardEpoch epoch, Term term) { return epoch.term + 1 == term.value(); }
   // [25] A shard is adopted only inside the start-up window, because outside this window workers
   // may have maps that name another owner. A shard that is still being loaded is not adopted: it
@@ -80,7 +83,8 @@ struct ClosureRules {
   static bool IsVoidCopy(std::uint64_t stopped_in, Term term) {
     return stopped_in != 0 && stopped_in != term.value();
   }
-  // [25] A closure that a shard refuses and the journal forgot is dead.
+  // [25] A closure that a shard refuses, and that has not ended according to the journal, is dead:
+  // the journal has forgotten its cancellation or failure.
   static bool UnknownRefusedIsDead() { return true; }
   // [26] Only an attempt at a closure that has not ended is adopted.
   static bool MayAdoptAttempt(bool needed) { return needed; }
@@ -89,7 +93,8 @@ struct ClosureRules {
   // [27] Returns whether a file is from the present owner. A file of a former owner is older than
   // the present owner's files.
   static bool IsOfOwner(ShardEpoch of_file, ShardEpoch of_owner) { return of_file == of_owner; }
-  // [29] An evaluation reads every update of the closures before it.
+  // [29] An evaluation waits until no shard needs a repair, so that the evaluation reads every
+  // update of the closures before it.
   static bool EvaluationAwaitsRepairs() { return true; }
 
  private:

@@ -80,15 +80,15 @@ class DurableBook {
     // True while the server still loads the shard of an Assign. `refused` is then the set in the
     // Assign, because the server does not know yet which closures the file refuses. A loading shard
     // counts as held if the map names this server and this epoch. It is never adopted, because the
-    // journal may have lost, together with the Assign, the record by which the file refuses a
-    // closure. After an adoption this closure would be granted and refused forever. The shard has
-    // applied no update yet, so nothing is lost without an adoption.
+    // journal may have lost, together with the Assign, the record that made a closure dead which
+    // the file refuses. After an adoption this closure would be granted and refused again and
+    // again. The shard has applied no update yet, so nothing is lost without an adoption.
     bool loading = false;
     // [22] The term of the life that stopped the shard for a move, or 0. The owner answers STALE to
     // requests for a stopped shard, and keeps the shard until a Drop. A shard that another life
     // stopped is neither held nor adopted. The journal may have forgotten the move, and the new
-    // owner may have continued under the same start. An adoption would then lower vlsn within one
-    // start.
+    // owner may have continued under the same start. An adoption would then lower vlsn without a
+    // new start, and a pair (start, vlsn) would no longer identify one state of the values.
     std::uint64_t stopped_in = 0;
   };
   struct ServerRegistration {
@@ -105,8 +105,9 @@ class DurableBook {
 
   // [27] Adds the snapshot of a durable file. A file of an epoch other than the shard's present
   // epoch changes nothing. Such a file would count as the newest although the present owner's files
-  // are newer, and a sweep may have deleted it. A file with a known URI and hash changes nothing,
-  // either. A file with a known URI and another hash replaces the known entry.
+  // are newer, and SweepFolder (checkpoints.h) may have deleted it. A file with a known URI and
+  // hash changes nothing, either. A file with a known URI and another hash replaces the known
+  // entry.
   Record AddSnapshot(ShardId shard, Snapshot snapshot);
   Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris);
   const Snapshot* NewestSnapshot(ShardId shard) const;  // nullptr if there is only the seed
@@ -134,7 +135,7 @@ class DurableBook {
   const IntervalSet plan_;  // every closure
   const std::uint32_t shards_;
   DurableState state_;
-  std::uint64_t n_ = 0;  // last number given out in this life
+  std::uint64_t n_ = 0;  // the highest number that was given out in this life
   std::uint64_t revision_ = 1;
   MapVersion newest_start_;
 };

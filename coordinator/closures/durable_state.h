@@ -48,10 +48,10 @@ struct Snapshot {
 struct DurableState {
   Term term;
   MapVersion version;
-  // [18] For each of the last kKnownTermsMax terms, the highest n of a map version in the journal.
-  // The journal has forgotten every higher map version of these terms, and every map version of an
-  // earlier term. One number for all terms would not be enough, because a later life counts past
-  // the numbers that a torn tail lost.
+  // [18] For each of the newest kKnownTermsMax terms, the highest n of a map version in the
+  // journal. The journal has forgotten every higher map version of these terms, and every map
+  // version of an earlier term. One number for all terms would not be enough, because a later life
+  // counts past the numbers that a torn tail lost.
   std::map<std::uint64_t, std::uint64_t> known;
   std::vector<ShardOwner> map;
   IntervalSet succeeded, dead;

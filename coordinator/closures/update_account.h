@@ -63,8 +63,8 @@ class UpdateAccount {
   };
   enum class Verdict {
     kExact,  // each shard holds each update that touches it exactly once
-    // No shard is outside its bounds, but the two bounds of some shard differ, because updates were
-    // lost and counted, or because not all numbers are known.
+    // No shard is outside its bounds, but the two bounds of some shard differ. The cause is that
+    // updates were lost (LEDGER line 20b), or that not all numbers are known.
     kWithin,
     kDifferent,  // some shard is outside its bounds
   };

@@ -40,7 +40,7 @@ class IdentityContest {
 
  private:
   struct Row {
-    std::deque<MonoTime> replaced;  // times of the last `times` replacements
+    std::deque<MonoTime> replaced;  // times of the newest `times` replacements
     std::optional<MonoTime> said;
   };
   const Options options_;

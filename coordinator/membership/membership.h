@@ -116,7 +116,7 @@ std::string TaskName(Role role, absl::string_view identity);  // "worker/0"
 struct MembershipChange {
   enum class Kind {
     kSuspected,
-    kGone,  // a worker is gone, and its attempts are granted again; never reported for a server
+    kGone,  // a worker is gone, and its closures are granted to others; never reported for a server
     kLost,  // a server is lost, and its shards are rolled back on other servers
   };
   Kind kind = Kind::kSuspected;
@@ -125,7 +125,8 @@ struct MembershipChange {
   std::string identity;
   std::string reason;
   bool leaving = false;  // the task had given notice
-  // The stream is still open. The caller must close it to make the task register again.
+  // True if the stream is still open. The caller must then close it to make the task register
+  // again.
   bool close_session = false;
 };
 

@@ -39,7 +39,7 @@ class RegistrationLimit {
   };
   enum class Who {
     kNewcomer,
-    kKnown,   // the last process of this identity has sent a message
+    kKnown,   // the previous process of this identity has sent a message
     kRenews,  // the same process registers again
   };
   // `task` is role and identity.

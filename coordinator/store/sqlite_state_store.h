@@ -28,7 +28,8 @@ namespace evergrad::coordinator {
 struct SqliteStoreOptions {
   std::string folder;  // created if absent; must be on a local file system
   std::string holder;  // description of this process, for a second coordinator: "pid 12 on host h"
-  // Longest time that a commit waits to share its sync; with 0 a commit does not wait.
+  // Longest time that a commit waits for other commits, which then share one sync with it. With 0 a
+  // commit does not wait.
   std::chrono::milliseconds commit_every{5};
   std::chrono::milliseconds retry_every{200};  // interval of retries while the disk is full
   // Interval at which the place of the folder is checked while nothing is committed.
