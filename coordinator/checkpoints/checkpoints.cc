@@ -12,8 +12,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Limit of retries with a higher number. A retry is needed only if another writer has used the
-// number, which should never happen.
+// Limit of the numbers that are tried for one manifest. A higher number is tried only if another
+// writer has used the number before it, which should never happen.
 constexpr int kNumbersTried = 64;
 
 void Warn(std::vector<absl::Status>* warnings, absl::Status status) {

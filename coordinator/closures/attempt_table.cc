@@ -56,7 +56,7 @@ std::optional<AttemptTable::Granted> AttemptTable::ChooseNext(const DurableState
 std::optional<AttemptTable::Granted> AttemptTable::ChooseRepair(const DurableState& state,
                                                                 const Filter& may) {
   std::optional<Granted> granted;
-  bool all_current = true;  // whether all closures of todo sets below `from` are current
+  bool all_current = true;  // whether each closure below `from` in a todo set has a current attempt
   for (std::uint64_t from = repair_hint_; !with_todo_.empty();) {
     std::optional<std::uint64_t> first;
     for (const std::uint32_t p : with_todo_) {
@@ -67,7 +67,7 @@ std::optional<AttemptTable::Granted> AttemptTable::ChooseRepair(const DurableSta
     from = *first + 1;
     const bool is_current = current_.contains(ClosureId(*first));
     const bool grants = !is_current && Allows(may, *first);
-    // The chosen closure becomes current in Begin().
+    // The chosen closure gets its current attempt in Begin().
     all_current = all_current && (is_current || grants);
     if (all_current) repair_hint_ = from;
     if (!grants) continue;

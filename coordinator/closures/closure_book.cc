@@ -121,7 +121,8 @@ Record ClosureBook::Cancel(ClosureId closure) {
       it != current().end() && ClosureRules::CancelEndsAttempt())
     attempts_.Forget(it);
   attempts_.Unqueue(record.dead_add);
-  Commit(record);  // no todo set changes, because these have only members of succeeded
+  Commit(record);  // no todo set changes, because todo sets contain only closures that have
+                   // succeeded
   return record;
 }
 
@@ -162,8 +163,8 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(
     TaskId worker, const std::vector<HeldAttempt>& held) {
   std::vector<HeldAttempt> adopted;
   for (const HeldAttempt& h : held) {
-    // If a worker could claim an attempt without proof, it would fence off the worker to which the
-    // attempt was granted (LEDGER line 35).
+    // If a worker could claim an attempt without proof, it could take the attempt away from the
+    // worker to which the attempt was granted (LEDGER line 35).
     if (!h.proved) continue;
     if (h.closure.value() >= options_.closures || h.attempt.term > durable().term.value() ||
         IsForgotten(h.v1))

@@ -192,14 +192,14 @@ DurableBook::ServerRegistration DurableBook::RegisterServer(const std::string& s
 Record DurableBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
   const std::uint32_t p = IndexOf(shard);
   Record record;
-  // The present owner may have a newer file, and a sweep may have deleted this file already.
+  // The present owner may have a newer file, and SweepFolder may have deleted this file already.
   if (!ClosureRules::IsOfOwner(snapshot.epoch, state_.map[p].epoch)) return record;
   const std::string uri = snapshot.Uri();
   for (const Snapshot& known : state_.snapshots[p]) {
     if (known.Uri() != uri) continue;
     if (known.sha256 == snapshot.sha256 && known.bytes == snapshot.bytes) return {};
-    // The file was deleted and then written again. The new file has the same state, but possibly
-    // another number of an attempt, and therefore another hash.
+    // The file was deleted and then written again. The new file has the same state, but it may
+    // contain another attempt number, and then has another hash.
     record.snapshot_remove[p].insert(uri);
   }
   record.snapshot_add[p].push_back(std::move(snapshot));

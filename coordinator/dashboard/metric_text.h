@@ -1,5 +1,5 @@
-// Formats the metrics of an evaluation for people, in the order of the job and with their usual
-// names. Pure.
+// Formats the metrics of an evaluation for people. The metrics have their usual names, and the
+// order in which the job asked for them. Pure.
 #pragma once
 
 #include <map>

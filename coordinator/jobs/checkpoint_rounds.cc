@@ -79,7 +79,8 @@ void CheckpointRounds::SetStage(Stage stage) {
   stage_ = stage;
   ++stages_;
   if (stage == Stage::kLast || stage == Stage::kSealing)
-    open_ = false;  // In kLast a late answer also counts for the next round.
+    open_ = false;  // The round in progress is given up. In kLast, answers that still arrive count
+                    // for the last round.
   if (stage == Stage::kLast) next_ = host_->Now();
   if (stage == Stage::kSealing) cuts_.Clear();
   if (stage == Stage::kOver) writer_.Stop();
@@ -128,7 +129,8 @@ void CheckpointRounds::BeginRound() {
   retry_.clear();
   std::size_t held_up = 0;
   cuts_.Order(folder(), [&](ShardId p) {
-    // While no manifest can be written, neither files nor their entries in the journal are freed.
+    // While no manifest can be written, neither files nor their entries in the journal are freed. A
+    // shard that already has the largest number of files is therefore left out.
     const bool skips = IsFull(p) && stage_ != Stage::kLast && stage_ != Stage::kSealed;
     held_up += skips;
     return skips;
@@ -151,7 +153,8 @@ void CheckpointRounds::CheckRound(MonoTime now) {
   const bool slow =
       !awaited.empty() && now - began_ > std::max<MonoTime>(kRoundMax, id_.spec.checkpoint.every);
   if (slow) {
-    // The server tries again by itself, for example because its disk is full.
+    // The round continues, because the server retries by itself, for example until its disk has
+    // space.
     const ShardId first = awaited.begin()->first;
     OnTrouble(absl::DeadlineExceededError(
         absl::StrCat("some shards are not saved after ",

@@ -9,7 +9,8 @@ sharding::Partitioner CountingKind::PartitionerOf(const config::JobSpec& spec) c
   return sharding::FixedShards{spec.counting.shards};
 }
 
-// A batch touches only the rows of its samples.
+// The variable kCountingSamples has a row for each sample. An update touches only the rows of the
+// samples in its batch, and thus not every shard of this variable.
 bool CountingKind::IsTouchedByAll(const v1::ShardSpec& shard) const {
   return TrainingKind::IsTouchedByAll(shard) && shard.variable().name() != plan::kCountingSamples;
 }

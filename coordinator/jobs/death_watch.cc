@@ -97,7 +97,7 @@ void DeathWatch::Judge() {
     limit_.OnLeft(DeathLimit::Again::kRepairs, book_->RepairsLeft());
   const PoisonRule::Verdict verdict = poison_.Judge(host_->Now());
   limit_.OnDeaths(verdict.others);
-  if (verdict.others > 0) job_.NoteIfJournaled();  // The next commit then has the count.
+  if (verdict.others > 0) job_.NoteIfJournaled();  // Makes the next commit contain the count.
   if (job_.grants_stopped()) return;
   if (verdict.poison) {
     job_.Fail(MakeError(absl::InternalError(absl::StrCat(

@@ -20,7 +20,7 @@ bool JobEnd::BeginSeal() {
   parts_.placer.ForgetRetries();
   parts_.mover.End();
   if (!parts_.phases.window_open())
-    parts_.notices.SendCloses();  // The saved ledgers then have all closures that have ended.
+    parts_.notices.SendCloses();  // The ledgers that are saved then list all ended closures.
   if (!life_.PersistWhole()) return false;
   // Workers drop all state of the job at once. Servers first answer REFUSED, then report their
   // shards, and then drop them.
@@ -35,7 +35,7 @@ bool JobEnd::BeginSeal() {
 
 void JobEnd::CheckSealed() {
   if (!parts_.phases.In(JobPhase::kSealing) || parts_.phases.window_open())
-    return;  // In the window it is not known which servers are gone.
+    return;  // In the start-up window it is not known which servers are gone.
   if (!parts_.seal.IsComplete()) return;
   life_.Apply(parts_.book && parts_.shards.placed() ? PhaseEvent::kSealed : PhaseEvent::kFinished);
 }

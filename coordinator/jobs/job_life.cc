@@ -280,7 +280,7 @@ void JobLife::Advance() {
     }
     if (parts_.epochs.PassBarrier(parts_.account_context())) {
       source.UpdateNewLimit();
-      PersistWhole();  // No note has the lines of these epochs.
+      PersistWhole();  // Stores a snapshot, because no note has the lines of these epochs.
       return;
     }
   }

@@ -32,8 +32,8 @@ std::optional<v1::Manifest> ManifestWriter::Make() const {
     entry->set_shard(p);
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
     // A manifest needs a file of every shard. No job can resume from a manifest that lacks a shard,
-    // and such a manifest would hide an older complete manifest. The files are in the folder of the
-    // manifest, so files of another job cannot be used.
+    // and such a manifest would hide an older complete manifest. A manifest names only files in its
+    // own folder, so files of another job cannot be used.
     if (newest == nullptr || newest->resumed) return std::nullopt;
     entry->set_file(newest->file);
     entry->set_bytes(newest->bytes);
@@ -119,8 +119,8 @@ void ManifestWriter::ForgetOlder(const std::set<std::string>& named) {
     for (const Snapshot& known : book_->durable().snapshots[p]) {
       const bool is_named = known.folder == folder_ && named.contains(known.file);
       // A file of another job is kept until a manifest has a file of this job. A file of a job with
-      // another plan is always kept. Under another plan, the initial values from the seed cannot
-      // replace the file.
+      // another plan is always kept, because the initial values from this job's seed cannot replace
+      // the values in the file.
       const bool is_free =
           known.resumed ? named.contains(newest->file) && !known.replace_ledger : !is_named;
       if (&known != newest && is_free) free.insert(known.Uri());

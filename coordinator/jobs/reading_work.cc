@@ -10,9 +10,10 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kHeldMax = 2;  // Attempts of one worker: one runs, one waits.
-// The first attempt number before the job has a ClosureBook. This number is far above the attempt
-// numbers of any book.
+constexpr std::size_t kHeldMax = 2;  // Limit for the attempts that one worker holds: one runs, and
+                                     // one waits.
+// While the job has no ClosureBook, which would number the attempts, attempts get numbers above
+// this number. This number is far above the attempt numbers of any book.
 constexpr std::uint64_t kDescribeNumbers = 1ull << 62;
 
 }  // namespace

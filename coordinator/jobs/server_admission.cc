@@ -30,7 +30,8 @@ absl::Status ServerAdmission::Admit(TaskId task, const std::string& identity,
     parts_.notices->FillInfo(registered->mutable_job());
     if (!parts_.placer->Admit(admitted, held)) return absl::OkStatus();
     if (parts_.phases->closing()) {
-      // No shard is restored on the server, and a shard without an owner counts as sealed.
+      // The job ends early, so no shard is loaded again on the server. A shard without an owner
+      // counts as sealed.
       for (const ClosureBook::AssignOrder& order : admitted.admitted->assigns)
         parts_.seal->OnGone(order.shard);
       admitted.admitted->assigns.clear();

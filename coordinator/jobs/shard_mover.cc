@@ -188,7 +188,7 @@ void ShardMover::Commit(Moves::iterator move) {
 }
 
 // A map to each worker for each of hundreds of moves would exceed the capacity of a session, so one
-// map covers all moves since the last map.
+// map covers all moves since the previous map.
 void ShardMover::SendMap(bool now) {
   if (!map_due_ || (!now && host_->Now() < map_at_ + kMapEvery)) return;
   map_due_ = false;

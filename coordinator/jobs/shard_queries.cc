@@ -62,7 +62,7 @@ void ShardQueries::Check(MonoTime now, std::optional<std::uint64_t> generation,
       AskForMissing(&query, servers, owners);
       ++i;
     } else {
-      Finish(i, owners.size());  // May append a query.
+      Finish(i, owners.size());  // Calls `done`, which may append a query.
     }
   }
 }

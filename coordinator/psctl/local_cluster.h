@@ -17,8 +17,8 @@ namespace evergrad::psctl {
 
 struct LocalOptions {
   std::string bin;  // folder of the daemons
-  // Holds logs, pid and address files, and the coordinator's journal in state/. The folder is
-  // created if absent.
+  // The folder for logs, pid files and address files. The coordinator's journal is in its subfolder
+  // state/. The folder is created if absent.
   std::string folder;
   std::string runs;  // the coordinator's --runs
   std::uint32_t workers = 2, servers = 2;
@@ -26,8 +26,8 @@ struct LocalOptions {
   std::string device;                  // the workers' --device; with "" each worker chooses
   bool gpus = false;                   // worker i computes on gpu:i
   std::uint32_t jobs_running_max = 1;  // --jobs-running-max of the coordinator
-  // Absolute paths. If a list is empty, the daemons use their default on loopback, which allows any
-  // folder.
+  // Absolute paths of the folders that jobs may name. If a list is empty, the daemons use their
+  // default on loopback, which allows any folder.
   std::vector<std::string> data_roots, checkpoint_roots;
   // With "", the daemons allow no failpoints and no counting jobs. "none" allows counting jobs.
   std::string failpoints;

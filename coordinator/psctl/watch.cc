@@ -243,7 +243,7 @@ class Watcher {
   ProgressPrinter printer_;
   std::optional<int> code_;
   std::optional<v1::JobStatus> last_;
-  std::string last_error_;  // last error since the last answer
+  std::string last_error_;  // the newest error since the newest answer
   bool outstanding_ = false, asking_ = false, interrupted_ = false;
   std::optional<MonoTime> last_asked_, failing_since_, cancel_until_;
 };

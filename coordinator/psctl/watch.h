@@ -15,7 +15,7 @@ namespace evergrad::psctl {
 
 struct WatchOptions {
   std::string job;                   // uid as 16 hex digits, or a name
-  bool json = false;                 // prints no progress, but the last status as JSON on `out`
+  bool json = false;                 // prints only the final status, as JSON on `out`
   bool cancel_on_interrupt = false;  // Ctrl-C asks whether to cancel; otherwise it ends the watch
   std::vector<Requirement> requirements;
   bool files_here = false;  // the coordinator is on this machine

@@ -1,5 +1,6 @@
 // Writes the embedding tables of a job's last checkpoint to one file if they are small. The rows
-// are in ascending order of ids, under the names of `psctl checkpoint export`.
+// are in ascending order of ids, and the arrays have the same names as in an export by `psctl
+// checkpoint export`.
 //
 // Blocking, not thread-safe. The class runs on the file thread, one Step at a time, and uses at
 // most bytes_max of memory for the rows.

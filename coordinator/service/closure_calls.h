@@ -27,7 +27,7 @@ class ClosureCalls {
 
   // Asks the jobs again to answer the waiting calls.
   void Check() { waiting_.Check(parts_.clock->Now()); }
-  void Stop() { waiting_.Clear(); }  // A dropped call is answered by its destructor.
+  void Stop() { waiting_.Clear(); }  // The destructor of a dropped call answers it.
 
  private:
   template <class Request, class Ask>

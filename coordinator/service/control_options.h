@@ -36,7 +36,8 @@ struct ControlOptions {
   // Limit of a session's batches that have arrived and are not handled yet.
   std::uint32_t batches_queued_max = 1024;
   std::uint64_t file_bytes_max = 64ull << 20;  // limit of bytes that wait to be written
-  // Limit of the bytes of messages that wait for the journal. Beyond this limit sessions end.
+  // Limit of the bytes of messages that wait for the journal. If a message would exceed this limit,
+  // its session ends.
   std::uint64_t gate_bytes_max = 64ull << 20;
   std::uint32_t log_lines_max = 10000;  // limit of one ReadTaskLogs
   bool counting_allowed = false;        // the daemon was started with --failpoints

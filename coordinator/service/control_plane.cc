@@ -224,7 +224,7 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
   if (session->registered()) messages_.Heard(*session);
   for (const v1::TaskMessage& message : batch->messages()) {
     session = sessions_.Find(number);
-    if (session == nullptr) return;  // ended by one of its own messages
+    if (session == nullptr) return;  // one of its messages has ended the session
     metrics_.messages.Add();
     if (absl::Status status = OnMessage(*session, *batch, message); !status.ok()) {
       metrics_.malformed.Add();

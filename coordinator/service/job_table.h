@@ -54,8 +54,8 @@ class JobTable {
   // running_max jobs run. Jobs that were cancelled in the queue are skipped.
   Job* TakeNext();
 
-  // --- running jobs. A job that has ended is not a running job, even before RemoveEnded. Returns
-  // null if the job does not run, or if `uid` is nullopt.
+  // --- running jobs. A job that has ended is not a running job, even before RemoveEnded.
+  // Running(uid) returns null if the job does not run, or if `uid` is nullopt.
   Job* Running(std::optional<JobUid> uid) const;
   std::vector<Job*> Running() const;                       // in the order in which they began
   std::size_t running() const { return running_.size(); }  // includes ended jobs until RemoveEnded

@@ -1,5 +1,6 @@
-// Reads the newest log lines of tasks by requests through their sessions. The answer is ordered by
-// wall time and has a cursor per task.
+// Reads the newest log lines of tasks: requests the lines of each task through the task's session,
+// and answers the call when the lines have come. The answer is ordered by wall time and has a
+// cursor per task.
 //
 // A cursor is wall_ms x 100,000 + the number of returned lines of that millisecond. A caller that
 // passes the cursor to its next call neither misses a line nor gets a line again. The answer lacks
@@ -33,7 +34,8 @@ class LogReads {
     log::Logger* logger = nullptr;  // for the coordinator's own lines
   };
   struct Options {
-    std::uint32_t lines_max = 0;  // limit of one answer, and of one task
+    std::uint32_t lines_max = 0;  // limit of the lines of one answer, and of the lines that one
+                                  // task is asked for
     std::chrono::milliseconds timeout{0};
   };
   LogReads(Parts parts, Options options) : parts_(parts), options_(options) {}

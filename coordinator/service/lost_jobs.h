@@ -17,9 +17,9 @@ namespace evergrad::coordinator {
 struct JournalKnows {
   bool journals = false;  // this coordinator has a journal that outlives the process
   bool forgets = false;   // the operator has given up unknown jobs (--forget-unknown-jobs)
-  std::function<bool(JobUid)> known;    // the journal has the job, ended or not
-  std::function<bool(JobUid)> removed;  // the journal has removed the job
-  std::uint64_t term = 0, jobs = 0;     // contents of the journal, for the message
+  std::function<bool(JobUid)> known;    // whether the journal has the job, ended or not
+  std::function<bool(JobUid)> removed;  // whether the journal has removed the job
+  std::uint64_t term = 0, jobs = 0;     // the journal's term and number of jobs, for the message
 };
 
 class LostJobs {

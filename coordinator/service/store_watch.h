@@ -2,7 +2,8 @@
 // would find the store.
 //
 // The store calls the watch on any thread; `on_change` then runs on the control executor, which
-// owns the watch. One call covers all changes since the last call. Nothing blocks.
+// owns the watch. One call of `on_change` covers all changes since its previous call. Nothing
+// blocks.
 #pragma once
 
 #include <functional>
@@ -36,7 +37,7 @@ class StoreWatch {
   // origin, because the caller has reached the coordinator.
   absl::Status Refusal(absl::string_view what) const;
 
-  // Returns true if the store's folder was moved away or has returned since the last call.
+  // Returns true if the store's folder was moved away or has returned since the previous call.
   bool CheckPlace();
   // Returns true if the store has capacity again. New work is then accepted.
   bool CheckHealth();

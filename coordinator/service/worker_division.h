@@ -74,7 +74,7 @@ class WorkerDivision {
   // share) starts at the lowest account of the other jobs, because a job has no claim to service
   // from the time before it began.
   void Begin(JobUid job);
-  // Adds a job of the journal, which counts as not served.
+  // Adds a job that was restored from the journal. Its account starts at 0.
   void Restore(JobUid job) { accounts_[job] = Account{}; }
   // Forgets the job and the assignments of its workers.
   void End(JobUid job);

@@ -105,8 +105,9 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
-  // Schedules a group. If the last group is recent, the new commit waits for further commits. A
-  // busy coordinator therefore syncs at most once per commit_every.
+  // Schedules the writing of a group. If the previous group began less than commit_every ago, the
+  // new commit waits for further commits. A busy coordinator therefore syncs at most once per
+  // commit_every.
   void Schedule() {
     journal->Post([this] {
       const auto since = parts.clock->Now() - last_begun;
@@ -214,7 +215,7 @@ struct SqliteStateStore::Impl {
   metrics::Counter &commits_total, &changes_total, &failures_total;
   metrics::Histogram& seconds;
 
-  // The last member, because its tasks use all members above.
+  // This is the last member, so that it is destroyed first: its tasks use all members above.
   std::unique_ptr<runtime::ThreadExecutor> journal;
 };
 
