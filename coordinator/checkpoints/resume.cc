@@ -214,7 +214,7 @@ std::string ShardDifference(const v1::Plan& was, const v1::Plan& is) {
     if (a.has_slot() != b.has_slot())
       return differ(absl::StrCat("kind of shard ", i), a.has_slot() ? "slot" : "dense",
                     b.has_slot() ? "slot" : "dense");
-    // Tables are compared below; the number of slots is compared with the number of shards.
+    // Tables are compared below. The comparison of the numbers of shards includes the slots.
     if (a.has_slot()) continue;
     const v1::VariableSpec &x = a.variable(), &y = b.variable();
     const std::string at = absl::StrCat("shard ", i, " (", y.name(), ")");
@@ -249,7 +249,7 @@ std::string ShardDifference(const v1::Plan& was, const v1::Plan& is) {
   return "";
 }
 
-// Returns all differences that make the plans different.
+// Returns the differences between two plans that have different fingerprints, as one text.
 std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
   std::vector<std::string> all;
   const auto compare = [&](absl::string_view what, const auto& a, const auto& b) {

@@ -196,7 +196,8 @@ class ClosureBook {
   void Commit(const Record& record);
   // Passes a change of the durable state on to the attempts and the Closes, and returns the change.
   MapChange PassOn(MapChange change);
-  // [19], [26] Returns whether V1 is the version of a map of an older life that the journal forgot.
+  // [19], [26] Returns whether V1 is the version of a map that an older life made and the journal
+  // forgot.
   bool IsForgotten(MapVersion v1) const;
 
   const Options options_;

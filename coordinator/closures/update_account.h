@@ -41,7 +41,8 @@ class UpdateAccount {
   struct Before {
     // The number of updates by shard; nullopt if the coordinator cannot read the files.
     std::optional<std::vector<std::uint64_t>> updates;
-    // True if the shards held exactly the closures that count as succeeded from the beginning.
+    // True if the shards held the updates of exactly those closures that count as succeeded when
+    // this job begins.
     bool whole = false;
     bool another_plan = false;  // true if another plan numbered the updates
   };

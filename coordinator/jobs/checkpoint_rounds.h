@@ -105,7 +105,7 @@ class CheckpointRounds : private JobPart {
                                 // reported their success since.
   bool again_ = false;          // A round ended while a manifest was being written, so another
                                 // manifest must follow.
-  std::uint32_t failures_ = 0;  // Failed manifests in a row.
+  std::uint32_t failures_ = 0;  // Number of failures in a row to write a manifest.
   std::set<ShardId> unsaved_;   // Shards of a sealed job without a file of their final state.
   v1::CheckpointStatus status_;
 };

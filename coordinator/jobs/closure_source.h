@@ -114,7 +114,8 @@ class ClosureSource : protected JobPart {
   // repair.
   virtual std::uint64_t StepsOf(ClosureId closure, const v1::Done& done) const = 0;
   enum class OnError {
-    kRetry,        // Retried. A user's error, or too many machine errors in a row, ends the job.
+    kRetry,        // The closure is retried. A user's error, or too many machine errors in a row,
+                   // ends the job.
     kFailClosure,  // FailClosure is called, and the job continues.
     kGiveUpRepair
   };

@@ -48,7 +48,7 @@ class ClosureTotals : private JobPart {
     updates_lost_ += updates;
     return closures_lost_ += first ? 1 : 0;
   }
-  // The number of closures whose failure ends the job.
+  // Sets the number of closures whose failure ends the job.
   void SetFailed(std::uint64_t failed) { failed_ = failed; }
   // Called at the end of the job, before the book is deleted: copies the book's numbers. If the
   // source counts its closures itself, `counted` has the source's numbers.

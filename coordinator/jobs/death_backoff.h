@@ -35,9 +35,9 @@ class DeathBackoff {
   struct Options {
     std::uint32_t free = 3;
     std::chrono::milliseconds first{1000}, longest{60'000};
-    // The record of a task is dropped at this time after its last death.
+    // The record of a task is dropped when this time has passed since its newest death.
     std::chrono::milliseconds forgotten_after{600'000};
-    // Limit of records. Beyond it the record whose last death is the oldest is dropped.
+    // Limit of records. To make space, the record whose newest death is longest ago is dropped.
     std::size_t tasks_max = 1024;
   };
   struct Record {
@@ -47,7 +47,7 @@ class DeathBackoff {
     std::uint32_t idle_deaths = 0;  // deaths during the backoff that began at the newest of
                                     // `deaths`
     MonoTime last{0}, until{0};     // the task gets no work before `until`
-    std::string reason, host;       // reason and host of the last death in a row
+    std::string reason, host;       // reason and host of the newest death in `deaths`
   };
   explicit DeathBackoff(Options options) : options_(options) {}
   DeathBackoff() : DeathBackoff(Options()) {}
@@ -92,9 +92,9 @@ class DeathBackoff {
 // the number of deaths over the whole life of a job has no limit. The job makes progress
 //   - when a closure succeeds for the first time, and
 //   - when less repeated work (repair runs, an evaluation, an export) is left than at any moment
-//     since the last first success of a closure. If each repair counted as progress, the count
-//     would never reach the limit: a server that dies and is rolled back again and again makes the
-//     job repeat the same repairs, and each of them succeeds.
+//     since a closure last succeeded for the first time. If each repair counted as progress, the
+//     count would never reach the limit: a server that dies and is rolled back again and again
+//     makes the job repeat the same repairs, and each of them succeeds.
 //
 // Deaths of tasks that held no work of the job are not reported to this class.
 class DeathLimit {

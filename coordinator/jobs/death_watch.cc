@@ -54,7 +54,7 @@ void DeathWatch::OnDeath(Role role, const std::string& identity, absl::string_vi
   const std::string name = absl::StrCat(RoleName(role), "/", identity);
   if (leaving) return job_.Event("state", absl::StrCat(name, " left: ", reason));
   events_->CountDeath();
-  CreditServers();  // The servers get credit for the shards that they owned before this death.
+  CreditServers();  // Called before this death changes which servers own shards.
   const MonoTime now = host_->Now();
   const bool held_work = worker != nullptr ? !worker->held.empty() : HoldsShards(identity);
   const bool kept_from_work = worker != nullptr ? worker->backoff_until > now : DiesIdle(identity);

@@ -47,11 +47,12 @@ class DeathWatch : private JobPart {
   void Judge();
 
   // --- progress
-  void OnFirstSuccess();  // A closure has succeeded for the first time.
-  void OnDescribed();     // The job has been described.
+  void OnFirstSuccess();  // Called when a closure has succeeded for the first time.
+  void OnDescribed();     // Called when the job has been described.
   void OnRepaired() { repairs_ended_ = true; }
   void OnLeft(DeathLimit::Again work, std::uint64_t left) { limit_.OnLeft(work, left); }
-  void OnWorkerProgress(const std::string& worker);  // The worker has completed some work.
+  void OnWorkerProgress(const std::string& worker);  // Called when the worker has completed some
+                                                     // work.
   void OnEnded(ClosureId closure) { poison_.OnEnded(closure); }
 
   // --- questions.

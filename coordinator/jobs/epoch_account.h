@@ -89,13 +89,13 @@ class EpochAccount {
                 std::vector<TrainedStep> steps, const IntervalSet& dead, const Context& context);
   // Counts a closure that is in no plan (functions jobs).
   void CountUnplanned(std::uint64_t steps, std::uint64_t examples);
-  void StartClock(MonoTime now) { epoch_began_ = now; }  // Training begins.
+  void StartClock(MonoTime now) { epoch_began_ = now; }  // Called when training begins.
   std::uint64_t succeeded() const { return succeeded_; }
   std::uint64_t steps_done() const { return steps_done_; }
   std::uint64_t examples_done() const { return examples_done_; }
   std::uint64_t folded() const { return folded_; }  // All closures below this number have ended.
   std::uint64_t waiting() const { return waiting_.size(); }
-  void ForgetWaiting() { waiting_.clear(); }  // The job has ended.
+  void ForgetWaiting() { waiting_.clear(); }  // Called when the job has ended.
 
   // --- evaluation. The time of an evaluation does not count as time of the epoch. An evaluation
   // needs a call of BeginPlan before it, because the evaluation's result is written into the row of

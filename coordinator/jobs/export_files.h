@@ -92,8 +92,9 @@ class ExportFiles : private JobPart {
   bool upload_ = false;
   std::uint64_t round_ = 0;     // Number of the present round of reading files back.
   std::uint32_t waits_ = 0;     // How often the export has waited for disk space.
-  std::uint32_t failures_ = 0;  // Failures to read back sent files, in a row.
-  std::string trouble_;         // Why there is no disk space, or "".
+  std::uint32_t failures_ = 0;  // Number of failures in a row to read back files that a worker has
+                                // sent.
+  std::string trouble_;         // The error that reported the full disk, or "".
   std::optional<MonoTime> trouble_said_at_;
   std::vector<v1::RunFileInfo> files_;
   bool weights_exported_ = false;

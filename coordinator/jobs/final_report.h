@@ -39,8 +39,8 @@ class FinalReport : private JobPart {
   ShardQueries& queries() { return queries_; }
   const Answer& answer() const { return answer_; }
 
-  // If the job runs, asks every owner of its shards; if it has ended, answers with its final
-  // report. `done` may be called before Ask returns.
+  // If the job runs, asks every owner for the contents of its shards. If the job has ended, answers
+  // with the final report. `done` may be called before Ask returns.
   void Ask(bool digests, std::chrono::milliseconds timeout, ShardQueries::Done done);
   // Begins a report and voids an earlier one. All shards must have been placed.
   void Begin(Kind kind, std::function<void()> done);

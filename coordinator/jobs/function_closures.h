@@ -69,8 +69,8 @@ class FunctionClosures : private JobPart {
   // Drops arguments if needed, and returns whether the queue has capacity for `argument_bytes`
   // more. If it has no capacity, asks for a checkpoint, which lets the queue drop arguments.
   bool FreeCapacity(std::uint64_t argument_bytes);
-  void OnSaved(const v1::Manifest& manifest);  // A checkpoint has been written.
-  bool AllSaved() const;  // Whether the newest checkpoint holds all succeeded closures.
+  void OnSaved(const v1::Manifest& manifest);  // Called when a checkpoint has been written.
+  bool AllSaved() const;  // Returns whether the newest checkpoint holds all succeeded closures.
   void WantRound() { round_wanted_ = true; }  // Called when a client waits for AllSaved.
   bool wants_round() const { return round_wanted_ || capacity_wanted_; }
   void OnRoundTick();  // Called after each tick at which the wanted round could begin.
@@ -85,7 +85,7 @@ class FunctionClosures : private JobPart {
   void Fill(v1::FunctionsState* state) const { queue_.Fill(state); }
   absl::Status Read(const v1::FunctionsState& state) { return queue_.Read(state); }
   void ReadNote(const v1::FunctionsNote& note);
-  void Clear() { queue_.Clear(); }  // The job has ended: drops arguments and results.
+  void Clear() { queue_.Clear(); }  // Called when the job has ended: drops arguments and results.
 
  private:
   void Count(const v1::FunctionSucceeded& one);

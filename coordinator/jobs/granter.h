@@ -21,8 +21,9 @@ class GrantPolicy {
  public:
   enum class Given {
     kGranted,       // Granted, or settled in another way; the caller may ask for the next closure.
-    kNothingForIt,  // No closure for this worker, nor for any worker with the same functions.
-    kNothing        // No closure for any worker.
+    kNothingForIt,  // There is no closure for this worker, nor for any worker with the same
+                    // functions.
+    kNothing        // There is no closure for any worker.
   };
   virtual ~GrantPolicy() = default;
   virtual bool MayTake(const JobWorker& worker) = 0;  // Returns whether the worker may get work.

@@ -44,7 +44,10 @@ class Job {
   // Accepts the job: commits it to the store. No message about the job may be sent earlier. Returns
   // false if the store failed.
   bool Keep() { return life_.PersistWhole(); }
-  void Start() { life_.Start(); }  // QUEUED -> STARTING. Admit… may be called before and after.
+  void Start() {
+    life_.Start();
+  }  // Moves the job from QUEUED to STARTING. AdmitWorker and
+     // AdmitServer may be called before and after.
   // Begins this life of the coordinator (LEDGER line 18) for a restored job that had started.
   // Servers register, then CloseWindow follows, then workers register.
   void Resume(Term term) { life_.Resume(term); }
@@ -92,7 +95,7 @@ class Job {
   void CallBack(TaskId task);
   // Returns whether the worker holds work of this job, or its thread still runs revoked work.
   bool Holds(TaskId task) const { return parts_.roster.Holds(task); }
-  void ReleaseWorker(TaskId task);  // The worker then serves another job.
+  void ReleaseWorker(TaskId task);  // Removes the worker, which then serves another job.
   // useful_workers() is the number of workers that the job can use now. busy_workers() is the
   // number of its workers that have had work within the last `while_`.
   std::uint32_t useful_workers() const;
@@ -114,7 +117,9 @@ class Job {
   void SetWorkersElsewhere(std::uint32_t workers) { parts_.roster.SetElsewhere(workers); }
   double share() const { return parts_.id.spec.resources.share; }
   bool keeps_its_worker() const { return parts_.id.spec.strategy.deterministic; }
-  void OnServerAway(TaskId task, absl::string_view reason) {  // The job waits for the server.
+  void OnServerAway(TaskId task, absl::string_view reason) {  // Called when the server has
+                                                              // disconnected. The job then waits
+                                                              // for it.
     parts_.server_admission.OnAway(task, reason);
   }
   void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason,
@@ -128,8 +133,8 @@ class Job {
   // the message is malformed. A Done is neither committed nor answered by this call. While
   // turn_open() is true, the caller must soon call EndTurn.
   absl::Status OnMessage(TaskId task, const v1::TaskMessage& message);
-  // EndTurn commits the changes of all Dones since the last turn at once, answers the Dones, and
-  // then grants the closures that can be granted.
+  // EndTurn commits the changes of all Dones since the previous turn in one commit, answers the
+  // Dones, and then grants the closures that can be granted.
   bool turn_open() const { return parts_.turn.open(); }
   void EndTurn() { life_.EndTurn(); }
   // The first half of EndTurn. Call it before any message is sent that may follow from the Dones.

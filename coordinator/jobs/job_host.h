@@ -38,8 +38,8 @@ namespace evergrad::coordinator {
 // The settings of all jobs of a coordinator.
 struct JobOptions {
   std::uint32_t closures_open_max = 16384;
-  // A closure is granted only if its number is less than this limit above the number of the oldest
-  // closure that has not ended. A limit below closures_open_max also limits the open closures.
+  // A closure is granted only if its number exceeds the number of the oldest closure that has not
+  // ended by less than this limit. A limit below closures_open_max also limits the open closures.
   std::uint32_t closures_behind_max = 65536;
   GrantSizing sizing;
   std::chrono::milliseconds close_every{100};
@@ -52,8 +52,8 @@ struct JobOptions {
   std::chrono::milliseconds retry_min{50}, retry_max{5000};
   std::uint32_t retries_max = 10;  // Limit for machine errors in a row of one closure or one
                                    // Assign.
-  // Limit for deaths without progress of the job (death_backoff.h). Deaths for which a closure is
-  // blamed (poison.h) do not count.
+  // Limit for the deaths of tasks while the job makes no progress (death_backoff.h). Deaths for
+  // which a closure is blamed (poison.h) do not count.
   std::uint32_t deaths_max = 100;
   DeathBackoff::Options death_backoff;
   std::uint32_t poison_deaths = 3;
@@ -77,8 +77,8 @@ struct JobOptions {
   std::uint32_t curve_points_max = 4000;
   // Limits for lines of metrics.jsonl.
   std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;
-  // Number of commits, and bytes of their notes, after which a snapshot of the whole job replaces
-  // them in a persistent store.
+  // When a persistent store holds this number of commits of a job, or this number of bytes of their
+  // notes, a snapshot of the whole job replaces them.
   std::uint32_t notes_max = 10000;
   std::uint64_t notes_bytes_max = 16ull << 20;
 
@@ -163,7 +163,7 @@ class JobActions {
                                                // keeps no notes.
   virtual void Event(absl::string_view kind, const std::string& text) = 0;
   virtual void Touch() = 0;    // Notes progress: the revision rises at the next tick.
-  virtual void Pump() = 0;     // Places shards and grants closures if possible now.
+  virtual void Pump() = 0;     // Places shards and grants closures, as far as this is possible now.
   virtual void SendMap() = 0;  // Sends the map to the workers.
   // Sends Close messages, which name the ended closures, to the servers (LEDGER line 24).
   virtual void SendCloses() = 0;

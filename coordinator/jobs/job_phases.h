@@ -73,11 +73,17 @@ class JobPhases {
   // Returns the state for users. A job that was cancelled in the queue is QUEUED until its files
   // are written.
   JobState state() const { return never_started_ && !ended() ? JobState::kQueued : state_; }
-  JobState ending() const { return ending_; }  // The state once the job's files are written.
+  JobState ending() const {
+    return ending_;
+  }  // The state that the job gets once its files are
+     // written.
 
   // --- queries
   bool started() const { return state_ != JobState::kQueued; }
-  bool never_started() const { return never_started_; }  // Cancelled in the queue.
+  bool never_started() const {
+    return never_started_;
+  }  // True if the job was cancelled in the
+     // queue.
   bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
   bool ended() const { return started() && !active(); }
   // Returns whether the job ends early, writes its last files, or has ended.

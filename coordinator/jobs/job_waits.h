@@ -43,8 +43,9 @@ class JobWaits : private JobPart {
 
  private:
   std::string WhileClosing() const;
-  std::string ForWorkers() const;   // The wait for workers that can do the phase's work.
-  std::string ForProgress() const;  // The wait for progress of connected tasks.
+  std::string ForWorkers() const;   // A text about the wait for workers that can do the phase's
+                                    // work.
+  std::string ForProgress() const;  // A text about the wait for progress of connected tasks.
 
   const Parts parts_;
 };

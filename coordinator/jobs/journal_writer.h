@@ -48,7 +48,7 @@ class JournalWriter {
   bool Commit();
   // Replaces the whole content of the store for this job.
   bool CommitWhole(const DurableState& state, const v1::JobSnapshot& snapshot);
-  // Returns whether the commits since the last snapshot have reached a limit. The next commit
+  // Returns whether the commits since the newest snapshot have reached a limit. The next commit
   // should then write a snapshot.
   bool full() const;
   // Requests a snapshot soon, because some state has changed that notes do not hold.
@@ -67,7 +67,7 @@ class JournalWriter {
   std::unique_ptr<v1::JobNote> note_;  // Null if the note has no content except `counted_`.
   std::string counted_;                // The counted closures of the note, serialized.
   std::unique_ptr<v1::CountedClosure> counting_;  // A member, to reuse its memory.
-  std::uint32_t notes_ = 0;                       // Number of commits since the last snapshot.
+  std::uint32_t notes_ = 0;                       // Number of commits since the newest snapshot.
   std::uint64_t notes_bytes_ = 0;                 // Size of the notes of these commits.
   bool whole_wanted_ = false;
 };

@@ -76,7 +76,7 @@ class MetricsFile final : public LineSink {
   // Otherwise returns false, and calls `then` when no committed line is waiting any more. Lines
   // that cannot be written for 5 s, for example to a full disk, are given up.
   bool Settle(std::function<void()> then);
-  void Close() { pending_.clear(); }  // No more lines follow.
+  void Close() { pending_.clear(); }  // Called when no more lines follow.
 
   std::uint64_t lost() const { return lost_; }  // Number of lost lines.
   bool gave_up() const { return gave_up_; }     // Committed lines were lost at the job's end.

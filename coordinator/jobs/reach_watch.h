@@ -29,10 +29,10 @@ class ReachWatch : private JobPart {
   // `roster` outlives this object.
   ReachWatch(const JobPart& part, WorkerRoster* roster, Hooks hooks);
 
-  // Passes on the work of workers that cannot reach a server. Calls within 100 ms of the last check
-  // do nothing. If no other worker can do the work, or if the job is deterministic, the worker
-  // keeps the work, because the network may recover. An event then reports the wait, once for each
-  // pair of worker and server.
+  // Passes on the work of workers that cannot reach a server. Calls within 100 ms of the previous
+  // check do nothing. If no other worker can do the work, or if the job is deterministic, the
+  // worker keeps the work, because the network may recover. An event then reports the wait, once
+  // for each pair of worker and server.
   void Check();
   // Returns a server that the worker needs and cannot reach, or null if no such server is known.
   const v1::UnreachedServer* FindUnreached(const JobWorker& worker) const;

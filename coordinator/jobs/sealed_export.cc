@@ -9,8 +9,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// The time limit is kExportMax plus a second for each kExportBytesPerSecond of variables, the speed
-// of a slow disk.
+// The time limit is kExportMax plus one second for each kExportBytesPerSecond bytes of variables,
+// which is the speed of a slow disk.
 constexpr std::chrono::seconds kExportMax{60};
 constexpr std::uint64_t kExportBytesPerSecond = 16ull << 20;
 constexpr std::uint32_t kMachineErrorsMax = 3;

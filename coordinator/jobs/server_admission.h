@@ -57,13 +57,15 @@ class ServerAdmission : private JobPart {
   // Called when the server announces its end. If `drains` is true, its shards are moved to other
   // servers first. Also returns false if the server has already announced its end.
   bool OnLeaving(TaskId task, const std::string& reason, bool drains);
-  void OnAway(TaskId task, absl::string_view reason);  // The server has disconnected.
+  void OnAway(TaskId task, absl::string_view reason);  // Called when the server has disconnected.
   // Declares the server lost: its shards go to other servers.
   bool OnLost(TaskId task, const std::string& identity, absl::string_view reason, bool leaving);
-  void OnProgress(TaskId task, const v1::ServerProgress& said);  // A heartbeat of the server.
+  void OnProgress(TaskId task, const v1::ServerProgress& said);  // Takes the numbers in a
+                                                                 // heartbeat.
 
   // --- a restart of the coordinator
-  void AwaitOwners();     // Gives each server in the map server_lost_after to return.
+  void AwaitOwners();     // Gives each server in the map the time JobOptions::server_lost_after to
+                          // return.
   void AwaitFromNowOn();  // Restarts the times of AwaitOwners when the start-up window has closed.
   // If a server in the map has not returned in time, declares one such server lost. Returns false
   // if there is none, or if the start-up window is open.

@@ -43,7 +43,7 @@ class ShardMover : private JobPart {
   void OnStopped(TaskId task, const v1::ShardStopped& stopped);
   void OnReceived(TaskId task, const v1::ShardReceived& received);
   void OnLeaving(TaskId task);
-  void EndOf(TaskId task);  // The task has ended or been replaced.
+  void EndOf(TaskId task);  // Called when the task has ended or been replaced.
   void End();               // Drops received shards when the job ends.
   void Forget();            // Forgets all moves, because all sessions have ended.
   // Sends the map to the workers if shards have moved since the map was last sent. If `now` is
@@ -67,7 +67,7 @@ class ShardMover : private JobPart {
 
   ShardPlacer* const placer_;
   Moves moves_;
-  std::map<ShardId, std::uint32_t> failures_;  // Failed moves in a row.
+  std::map<ShardId, std::uint32_t> failures_;  // Number of failed moves in a row, by shard.
   bool map_due_ = false;
   MonoTime map_at_{0};
 };

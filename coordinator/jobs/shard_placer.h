@@ -3,9 +3,9 @@
 //
 //   Unplace ─▶ Place: one record ─▶ Assign to each server, the map to the workers ─▶ OnAssigned
 //
-// If a server cannot load a shard, the shard is assigned again later. If its file is damaged, the
-// server then loads an older file. Not thread-safe: only the control executor calls it. Clock and
-// I/O come from the host.
+// If a server cannot load a shard, the shard is assigned again later. If the shard's file is
+// damaged, the server then loads an older file. Not thread-safe: only the control executor calls
+// it. Clock and I/O come from the host.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,8 @@ class ShardPlacer : private JobPart {
   void SendAssign(const ClosureBook::AssignOrder& order);
   void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
   void KeepFrom(const std::string& server, const std::vector<ShardId>& shards);
-  bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // Returns false if it was not moved.
+  bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // Returns false if the shard was not
+                                                               // moved.
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
 
   const DeathBackoff* const backoff_;

@@ -42,7 +42,8 @@ class ShardQueries {
     std::uint64_t request = 0;  // A number that no other query of this process has.
     bool digests = false;
     MonoTime deadline{0};
-    std::optional<std::uint64_t> report = std::nullopt;  // Generation of a final report.
+    std::optional<std::uint64_t> report = std::nullopt;  // The generation, if the query is for a
+                                                         // final report.
   };
   ShardQueries(JobUid job, Send send) : job_(job), send_(std::move(send)) {}
 
@@ -51,7 +52,7 @@ class ShardQueries {
   // Asks `task` on behalf of every query. If `shard` is set, asks only on behalf of queries that
   // lack an answer for `shard`, because `task` may hold this shard now.
   void Ask(TaskId task, std::optional<ShardId> shard = std::nullopt);
-  void Forget(TaskId task);  // The task's session has ended without an answer.
+  void Forget(TaskId task);  // Called when the task's session has ended before it answered.
   // Takes a report, which is a part of the answer of `task`. Shards that the task does not own, or
   // owns at another epoch, are ignored. If `when_all_have_spoken` is true, a query also ends once
   // all tasks that it has asked have answered. Returns true if the report belongs to a final

@@ -101,7 +101,7 @@ class TaskTotals {
   bool BeginWorker(const std::string& identity, std::uint64_t process);
   bool BeginServer(const std::string& identity, std::uint64_t process,
                    const v1::Endpoint& endpoint);
-  // A closure of `worker` has succeeded for the first time.
+  // Counts a closure of `worker` that has succeeded for the first time.
   void CountClosure(const std::string& worker, std::uint64_t steps, std::uint64_t examples);
   // ReportWorker and ReportServer take the totals in a heartbeat, which count from the moment the
   // process began to serve the job. The number of bytes is the sum of bytes sent and received.
@@ -133,7 +133,7 @@ class TaskTotals {
   struct Worker {
     std::uint64_t steps = 0, examples = 0;
     Tally tally;
-    std::optional<v1::DeviceProgress> device = std::nullopt;  // The last report.
+    std::optional<v1::DeviceProgress> device = std::nullopt;  // The newest report.
   };
   struct Server {
     Tally tally;

@@ -1,4 +1,5 @@
-// Training jobs: the YAML has a model, which is trained on the examples that a worker describes.
+// Training jobs. The YAML names a model and data. A worker describes both, and then workers train
+// the model on the data.
 #pragma once
 
 #include <memory>

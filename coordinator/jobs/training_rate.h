@@ -3,8 +3,8 @@
 // only the control executor calls it.
 //
 // Samples are weighted by their length, so a short sample at the end of a stretch has little
-// weight, and even the shortest job has a point. Time without training (repair, waiting) is
-// excluded: the next sample begins after it.
+// weight, and even the shortest job has a point in its curve. Time without training (repair,
+// waiting) is excluded: the next sample begins after it.
 #pragma once
 
 #include <algorithm>

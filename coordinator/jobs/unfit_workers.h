@@ -1,9 +1,10 @@
 // Worker processes that cannot take part in a job, because of their device, their build, their
 // data, or a server that they cannot reach (v1::Lack). Pure; only the control executor calls it.
 //
-// The work of such a worker goes to other workers. The worker gets work again after 1, 2, 4 … s, at
-// most aside_max, until it completes some work. After it has completed work it counts as fit. The
-// record of a fit worker is kept for ten minutes, so the same problem is not reported twice.
+// The work of such a worker goes to other workers. The worker is tried again after 1 s. As long as
+// it completes no work, each wait is twice as long as the wait before, up to aside_max. Once it has
+// completed work, it counts as fit. The record of a fit worker is kept for ten minutes, so the same
+// problem is not reported twice.
 #pragma once
 
 #include <chrono>
@@ -46,12 +47,15 @@ class UnfitWorkers {
   void SetUnreached(std::uint64_t process, const v1::UnreachedServer& server);
   void TryAgainBy(std::uint64_t process,
                   MonoTime at);  // An added process gets work at `at` at the latest.
-  void SetFit(std::uint64_t process, MonoTime now);  // The process has completed work.
-  void Forget(std::uint64_t process) { records_.erase(process); }  // The process is gone.
+  void SetFit(std::uint64_t process, MonoTime now);  // Called when the process has completed work.
+  void Forget(std::uint64_t process) {
+    records_.erase(process);
+  }  // Called when the process is
+     // gone.
 
  private:
   const std::chrono::milliseconds aside_max_;
-  std::map<std::uint64_t, Record> records_;  // By process.
+  std::map<std::uint64_t, Record> records_;  // By the uid of the process.
 };
 
 }  // namespace evergrad::coordinator

@@ -59,10 +59,10 @@ class WorkerAdmission : private JobPart {
   // if `task` is no worker of the job.
   bool Ready(TaskId task);
   void Withhold(TaskId task);  // The worker gets no work before Speaks is called.
-  bool Speaks(TaskId task);    // Also false if it was not withheld.
+  bool Speaks(TaskId task);    // Also returns false if the worker was not withheld.
   bool OnLeaving(TaskId task, const std::string& reason);  // May be repeated.
   bool OnGone(TaskId task, absl::string_view reason, bool leaving);
-  bool Release(TaskId task);  // The worker now serves another job.
+  bool Release(TaskId task);  // Called when the worker serves another job.
 
  private:
   void AdoptAttempts(const v1::Hello& hello, JobWorker* worker, v1::Registered* registered);

@@ -53,7 +53,7 @@ class WorkerClaims : private JobPart {
                                  const std::function<bool(const v1::ShardSpec&)>& by_plan) const;
   // Returns false if the job ends because of the finding.
   bool Accept(const UpdateAccount::Finding& finding);
-  bool updates_exact() const { return updates_exact_; }  // The last finding was exact.
+  bool updates_exact() const { return updates_exact_; }  // True if the newest finding was exact.
 
   // --- the journal
   void Fill(v1::JobSnapshot* snapshot) const;

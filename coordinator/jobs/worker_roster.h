@@ -47,14 +47,17 @@ class WorkerRoster : private JobPart {
   JobWorker Make(TaskId task, const std::string& identity, MonoTime backoff_until,
                  const v1::Hello& hello) const;
   // Replaces `former` by `worker`. If both have the same process, `worker` keeps the state of
-  // `former`, otherwise only its rate. `counted` is true if closures of the former process have
-  // counted.
+  // `former`, otherwise only its rate. `counted` is true if the job has counted closures of the
+  // former process.
   void Replace(const JobWorker& former, bool counted, JobWorker* worker);
-  // Forgets the state of a process that is gone. `counted` is true if closures of the process have
-  // counted.
+  // Forgets the state of a process that is gone. `counted` is true if the job has counted closures
+  // of the process.
   void Forget(const JobWorker& worker, bool counted);
-  void BeginLife() { fit_left_ = host_->Now(); }  // Any worker may have left a moment ago.
-  // The number of workers that serve other jobs.
+  void BeginLife() {
+    fit_left_ = host_->Now();
+  }  // Called when a life begins. Any worker may have
+     // left a moment ago.
+  // Sets the number of workers that serve other jobs.
   void SetElsewhere(std::uint32_t workers) { elsewhere_ = workers; }
   std::uint32_t elsewhere() const { return elsewhere_; }
 

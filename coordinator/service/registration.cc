@@ -27,8 +27,8 @@ struct Registrar::Registration {
   bool former_died = false;
   std::optional<std::string> contest = {};  // set if two processes replace each other
   v1::CoordinatorMessage message = {};      // Registered
-  // Messages that describe each job except the first, and contain its map. Registered has the first
-  // job.
+  // For each job except the first, a message with the job and a message with its map. Registered
+  // contains the first job and its map.
   std::vector<v1::CoordinatorMessage> others = {};
   std::vector<Job*> jobs = {};  // one job for a worker, all jobs for a server
   v1::Registered* registered() { return message.mutable_registered(); }
