@@ -121,8 +121,8 @@ Record ClosureBook::Cancel(ClosureId closure) {
       it != current().end() && ClosureRules::CancelEndsAttempt())
     attempts_.Forget(it);
   attempts_.Unqueue(record.dead_add);
-  Commit(record);  // no todo set changes, because todo sets contain only closures that have
-                   // succeeded
+  // no todo set changes, because todo sets contain only closures that have succeeded
+  Commit(record);
   return record;
 }
 

@@ -15,8 +15,8 @@ namespace evergrad::coordinator {
 struct ReportedLife {
   // The term and the id of the newest life that registered the task; 0 if no life did.
   std::uint64_t highest_term = 0, life = 0;
-  std::uint64_t held_term = 0;  // the highest term among the epochs of the shards that the task
-                                // holds
+  // the highest term among the epochs of the shards that the task holds
+  std::uint64_t held_term = 0;
 };
 
 // Returns the term of a life that has not sent a message yet: it is above the journal's term and

@@ -19,8 +19,9 @@ class CheckpointCuts : private JobPart {
  public:
   struct Awaited {
     ShardEpoch epoch;
-    TaskId task;  // The server's registration when it got the order. Answers from a later
-                  // registration are not awaited.
+    // The server's registration when it got the order. Answers from a later registration are not
+    // awaited.
+    TaskId task;
   };
   explicit CheckpointCuts(const JobPart& part) : JobPart(part) {}
 

@@ -25,8 +25,8 @@ namespace evergrad::coordinator {
 class CheckpointResume : private JobPart {
  public:
   struct Hooks {
-    std::function<void()> done;  // Called when the search has ended, whether or not it found a
-                                 // checkpoint.
+    // Called when the search has ended, whether or not it found a checkpoint.
+    std::function<void()> done;
     std::function<EpochAccount::Context()> account_context;
   };
   // The pointers outlive this object.
@@ -53,8 +53,8 @@ class CheckpointResume : private JobPart {
   WorkerClaims* const claims_;
   CheckpointRounds* const rounds_;
   const Hooks hooks_;
-  std::optional<ResumePoint> point_;  // This member and resumption_ are set by OnFound, and cleared
-                                      // by Apply.
+  // This member and resumption_ are set by OnFound, and cleared by Apply.
+  std::optional<ResumePoint> point_;
   std::optional<Resumption> resumption_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

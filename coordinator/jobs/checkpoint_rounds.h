@@ -97,14 +97,14 @@ class CheckpointRounds : private JobPart {
   bool off_ = false;
   bool open_ = false;   // A round is in progress.
   bool short_ = false;  // The newest round has not got a file of every shard.
-  std::string retry_;   // The newest error because of which a server retries one of the round's
-                        // orders.
+  // The newest error because of which a server retries one of the round's orders.
+  std::string retry_;
   MonoTime began_{0}, next_{0}, hurried_next_{0}, sealed_by_{0};
   std::optional<MonoTime> trouble_said_at_;
-  bool trouble_said_ = false;   // An event has reported that checkpoints fail, and no event has
-                                // reported their success since.
-  bool again_ = false;          // A round ended while a manifest was being written, so another
-                                // manifest must follow.
+  // An event has reported that checkpoints fail, and no event has reported their success since.
+  bool trouble_said_ = false;
+  // A round ended while a manifest was being written, so another manifest must follow.
+  bool again_ = false;
   std::uint32_t failures_ = 0;  // Number of failures in a row to write a manifest.
   std::set<ShardId> unsaved_;   // Shards of a sealed job without a file of their final state.
   v1::CheckpointStatus status_;

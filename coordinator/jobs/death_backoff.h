@@ -43,11 +43,11 @@ class DeathBackoff {
   struct Record {
     Role role = Role::kWorker;
     std::string identity;
-    std::uint32_t deaths = 0;       // deaths in a row while the task held work
-    std::uint32_t idle_deaths = 0;  // deaths during the backoff that began at the newest of
-                                    // `deaths`
-    MonoTime last{0}, until{0};     // the task gets no work before `until`
-    std::string reason, host;       // reason and host of the newest death in `deaths`
+    std::uint32_t deaths = 0;  // deaths in a row while the task held work
+    // deaths during the backoff that began at the newest of `deaths`
+    std::uint32_t idle_deaths = 0;
+    MonoTime last{0}, until{0};  // the task gets no work before `until`
+    std::string reason, host;    // reason and host of the newest death in `deaths`
   };
   explicit DeathBackoff(Options options) : options_(options) {}
   DeathBackoff() : DeathBackoff(Options()) {}

@@ -51,8 +51,8 @@ class DeathWatch : private JobPart {
   void OnDescribed();     // Called when the job has been described.
   void OnRepaired() { repairs_ended_ = true; }
   void OnLeft(DeathLimit::Again work, std::uint64_t left) { limit_.OnLeft(work, left); }
-  void OnWorkerProgress(const std::string& worker);  // Called when the worker has completed some
-                                                     // work.
+  // Called when the worker has completed some work.
+  void OnWorkerProgress(const std::string& worker);
   void OnEnded(ClosureId closure) { poison_.OnEnded(closure); }
 
   // --- questions.

@@ -49,8 +49,8 @@ class EpochAccount {
   struct Options {
     // If evaluate_every is 0, only the last epoch is evaluated.
     std::uint64_t epochs = 1, evaluate_every = 0;
-    bool counts_only = false;  // The job is a counting job: its evaluations yield counts and no
-                               // loss.
+    // The job is a counting job: its evaluations yield counts and no loss.
+    bool counts_only = false;
     StepLines::Options step_lines = {};
   };
   // The time of an event, and the sink of its lines. `lines` is null while the journal is read,

@@ -23,8 +23,8 @@ inline constexpr int kMetricCountsMax = 4096;
 double Reduced(const v1::NamedSum& sum, double examples);
 
 struct EvaluationResult {
-  std::map<std::string, double> metrics;       // By name of the metric, including `loss`. An
-                                               // undefined value is NaN.
+  // By name of the metric, including `loss`. An undefined value is NaN.
+  std::map<std::string, double> metrics;
   std::map<std::string, std::int64_t> counts;  // The counters of a counting job.
 
   void Fill(v1::JobSnapshot* snapshot) const;

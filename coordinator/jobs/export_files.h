@@ -90,11 +90,11 @@ class ExportFiles : private JobPart {
   std::shared_ptr<Receiving> receiving_;
   // True if the coordinator cannot read the files that a worker wrote to the runs folder.
   bool upload_ = false;
-  std::uint64_t round_ = 0;     // Number of the present round of reading files back.
-  std::uint32_t waits_ = 0;     // How often the export has waited for disk space.
-  std::uint32_t failures_ = 0;  // Number of failures in a row to read back files that a worker has
-                                // sent.
-  std::string trouble_;         // The error that reported the full disk, or "".
+  std::uint64_t round_ = 0;  // Number of the present round of reading files back.
+  std::uint32_t waits_ = 0;  // How often the export has waited for disk space.
+  // Number of failures in a row to read back files that a worker has sent.
+  std::uint32_t failures_ = 0;
+  std::string trouble_;  // The error that reported the full disk, or "".
   std::optional<MonoTime> trouble_said_at_;
   std::vector<v1::RunFileInfo> files_;
   bool weights_exported_ = false;

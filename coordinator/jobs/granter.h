@@ -20,7 +20,8 @@ namespace evergrad::coordinator {
 class GrantPolicy {
  public:
   enum class Given {
-    kGranted,       // Granted, or settled in another way; the caller may ask for the next closure.
+    kGranted,       // The closure was granted, or its repair was given up. The caller may ask for
+                    // the next closure.
     kNothingForIt,  // There is no closure for this worker, nor for any worker with the same
                     // functions.
     kNothing        // There is no closure for any worker.

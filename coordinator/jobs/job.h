@@ -44,10 +44,9 @@ class Job {
   // Accepts the job: commits it to the store. No message about the job may be sent earlier. Returns
   // false if the store failed.
   bool Keep() { return life_.PersistWhole(); }
-  void Start() {
-    life_.Start();
-  }  // Moves the job from QUEUED to STARTING. AdmitWorker and
-     // AdmitServer may be called before and after.
+  // Moves the job from QUEUED to STARTING. AdmitWorker and AdmitServer may be called before and
+  // after.
+  void Start() { life_.Start(); }
   // Begins this life of the coordinator (LEDGER line 18) for a restored job that had started.
   // Servers register, then CloseWindow follows, then workers register.
   void Resume(Term term) { life_.Resume(term); }

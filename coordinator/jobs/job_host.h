@@ -50,8 +50,8 @@ struct JobOptions {
   // without a limit.
   std::chrono::milliseconds report_timeout{5000};
   std::chrono::milliseconds retry_min{50}, retry_max{5000};
-  std::uint32_t retries_max = 10;  // Limit for machine errors in a row of one closure or one
-                                   // Assign.
+  // Limit for machine errors in a row of one closure or one Assign.
+  std::uint32_t retries_max = 10;
   // Limit for the deaths of tasks while the job makes no progress (death_backoff.h). Deaths for
   // which a closure is blamed (poison.h) do not count.
   std::uint32_t deaths_max = 100;
@@ -158,9 +158,9 @@ class JobActions {
   // Commits `record`, together with the changes of the turn (done_turn.h) and the notes
   // (journal_writer.h). Returns false if the store failed; the caller must then send nothing.
   virtual bool Persist(const Record& record) = 0;
-  virtual bool PersistWhole() = 0;             // Commits the whole state in place of all records.
-  virtual v1::JobNote* NoteIfJournaled() = 0;  // The note of the next Persist; null if the store
-                                               // keeps no notes.
+  virtual bool PersistWhole() = 0;  // Commits the whole state in place of all records.
+  // The note of the next Persist; null if the store keeps no notes.
+  virtual v1::JobNote* NoteIfJournaled() = 0;
   virtual void Event(absl::string_view kind, const std::string& text) = 0;
   virtual void Touch() = 0;    // Notes progress: the revision rises at the next tick.
   virtual void Pump() = 0;     // Places shards and grants closures, as far as this is possible now.

@@ -40,10 +40,8 @@ class JobKind {
   // --- results.
   // Returns whether an evaluation adds integer counts and has no loss.
   virtual bool counts_only() const { return false; }
-  virtual bool exports_model() const {
-    return false;
-  }  // Returns whether a run has a folder
-     // `model`.
+  // Returns whether a run has a folder `model`.
+  virtual bool exports_model() const { return false; }
   // Returns whether each update of each closure touches the shard (LEDGER line 38). If not, the
   // workers report how many updates touch it.
   virtual bool IsTouchedByAll(const v1::ShardSpec& shard) const { return !shard.has_slot(); }

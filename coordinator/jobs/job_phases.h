@@ -73,17 +73,13 @@ class JobPhases {
   // Returns the state for users. A job that was cancelled in the queue is QUEUED until its files
   // are written.
   JobState state() const { return never_started_ && !ended() ? JobState::kQueued : state_; }
-  JobState ending() const {
-    return ending_;
-  }  // The state that the job gets once its files are
-     // written.
+  // The state that the job gets once its files are written.
+  JobState ending() const { return ending_; }
 
   // --- queries
   bool started() const { return state_ != JobState::kQueued; }
-  bool never_started() const {
-    return never_started_;
-  }  // True if the job was cancelled in the
-     // queue.
+  // True if the job was cancelled in the queue.
+  bool never_started() const { return never_started_; }
   bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
   bool ended() const { return started() && !active(); }
   // Returns whether the job ends early, writes its last files, or has ended.

@@ -43,8 +43,8 @@ class JobWaits : private JobPart {
 
  private:
   std::string WhileClosing() const;
-  std::string ForWorkers() const;   // A text about the wait for workers that can do the phase's
-                                    // work.
+  // A text about the wait for workers that can do the phase's work.
+  std::string ForWorkers() const;
   std::string ForProgress() const;  // A text about the wait for progress of connected tasks.
 
   const Parts parts_;

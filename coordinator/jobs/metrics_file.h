@@ -109,10 +109,10 @@ class MetricsFile final : public LineSink {
   // written.
   std::size_t durable_ = 0, writing_ = 0;
   std::uint64_t committed_bytes_ = 0;  // The file's length once unwritten_ is in it.
-  bool end_unknown_ = false;           // True if the file may have any part of unwritten_ at its
-                                       // end.
-  bool trouble_told_ = false;  // An event has reported failed writes, and no event has reported
-                               // their end yet.
+  // True if the file may have any part of unwritten_ at its end.
+  bool end_unknown_ = false;
+  // An event has reported failed writes, and no event has reported their end yet.
+  bool trouble_told_ = false;
   MonoTime retry_at_{0};
   std::optional<MonoTime> warned_at_;
   std::optional<MonoTime> settle_by_;

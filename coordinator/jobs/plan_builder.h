@@ -24,7 +24,7 @@ namespace evergrad::coordinator {
 struct SectionLimit {
   std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();
   std::string server;  // the server with this limit; "" if no server has reported a limit
-  std::string flag;    // the flag of that server and its value
+  std::string flag;    // the server's flag for this limit, with its value
 
   // Returns the lowest limit of the servers. A server that reports none has no limit.
   static SectionLimit Of(const std::map<std::string, v1::Endpoint>& servers);

@@ -60,8 +60,8 @@ class ServerAdmission : private JobPart {
   void OnAway(TaskId task, absl::string_view reason);  // Called when the server has disconnected.
   // Declares the server lost: its shards go to other servers.
   bool OnLost(TaskId task, const std::string& identity, absl::string_view reason, bool leaving);
-  void OnProgress(TaskId task, const v1::ServerProgress& said);  // Takes the numbers in a
-                                                                 // heartbeat.
+  // Takes the numbers in a heartbeat.
+  void OnProgress(TaskId task, const v1::ServerProgress& said);
 
   // --- a restart of the coordinator
   void AwaitOwners();     // Gives each server in the map the time JobOptions::server_lost_after to

@@ -53,8 +53,8 @@ class ShardPlacer : private JobPart {
   void SendAssign(const ClosureBook::AssignOrder& order);
   void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
   void KeepFrom(const std::string& server, const std::vector<ShardId>& shards);
-  bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // Returns false if the shard was not
-                                                               // moved.
+  // Returns false if the shard was not moved.
+  bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
 
   const DeathBackoff* const backoff_;

@@ -42,8 +42,8 @@ class ShardQueries {
     std::uint64_t request = 0;  // A number that no other query of this process has.
     bool digests = false;
     MonoTime deadline{0};
-    std::optional<std::uint64_t> report = std::nullopt;  // The generation, if the query is for a
-                                                         // final report.
+    // The generation, if the query is for a final report.
+    std::optional<std::uint64_t> report = std::nullopt;
   };
   ShardQueries(JobUid job, Send send) : job_(job), send_(std::move(send)) {}
 

@@ -23,10 +23,8 @@ class ShardSeal : private JobPart {
   void Begin();
   void OnSealed(TaskId task, const v1::Sealed& sealed);
   void OnReady(const JobServer& server);  // Repeats Seals that the server may have missed.
-  void OnGone(ShardId shard) {
-    unsealed_.erase(shard);
-  }  // Called when the shard has no server any
-     // more.
+  // Called when the shard has no server any more.
+  void OnGone(ShardId shard) { unsealed_.erase(shard); }
   // Returns whether every shard is sealed. After the deadline it first unmaps the shards that are
   // not sealed, and returns false if the store fails.
   bool IsComplete();

@@ -25,9 +25,9 @@ namespace evergrad::coordinator {
 struct JobServer {
   TaskId task;
   std::string identity;
-  bool ready = false;                  // Its session is open, and Registered was sent.
-  std::optional<MonoTime> away_since;  // the time at which it disconnected, or nullopt if it is
-                                       // connected
+  bool ready = false;  // Its session is open, and Registered was sent.
+  // the time at which it disconnected, or nullopt if it is connected
+  std::optional<MonoTime> away_since;
   v1::Endpoint endpoint;
   std::string host;
   std::uint64_t process = 0;        // uid

@@ -31,8 +31,8 @@ namespace evergrad::coordinator {
 // The content of the store for one job.
 struct StoredJob {
   DurableState state;
-  std::string snapshot;  // the job's own snapshot from the newest Checkpoint; "" before the first
-                         // Checkpoint
+  // the job's own snapshot from the newest Checkpoint; "" before the first Checkpoint
+  std::string snapshot;
   std::vector<std::string> notes;  // non-empty notes of the commits since that Checkpoint, in order
   friend bool operator==(const StoredJob&, const StoredJob&) = default;
 };

@@ -45,10 +45,8 @@ class StepLines {
   void Write(ClosureId closure, const plan::ClosureRange& range, std::int64_t steps_before,
              const std::vector<TrainedStep>& steps, MonoTime now, LineSink* lines);
   std::uint64_t dropped() const { return dropped_; }
-  void set_dropped(std::uint64_t lines) {
-    dropped_ = lines;
-  }  // Restores the number from the
-     // journal.
+  // Restores the number from the journal.
+  void set_dropped(std::uint64_t lines) { dropped_ = lines; }
   const Curve& curve() const { return curve_; }
   Curve& curve() { return curve_; }
 

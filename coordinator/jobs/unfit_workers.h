@@ -23,10 +23,10 @@ class UnfitWorkers {
   struct Record {
     v1::Lack missing_ability = v1::NO_LACK;
     std::string why;
-    std::optional<v1::UnreachedServer> unreached = std::nullopt;  // The unreachable server, if
-                                                                  // missing_ability is REACH.
-    bool fit = false;         // True if it has completed work after its newest failure to take
-                              // part.
+    // The unreachable server, if missing_ability is REACH.
+    std::optional<v1::UnreachedServer> unreached = std::nullopt;
+    // True if it has completed work after its newest failure to take part.
+    bool fit = false;
     std::uint32_t times = 0;  // Number of times in a row that it could not take part.
     MonoTime again_at{0};     // It gets no work before this time.
   };
@@ -48,10 +48,8 @@ class UnfitWorkers {
   void TryAgainBy(std::uint64_t process,
                   MonoTime at);  // An added process gets work at `at` at the latest.
   void SetFit(std::uint64_t process, MonoTime now);  // Called when the process has completed work.
-  void Forget(std::uint64_t process) {
-    records_.erase(process);
-  }  // Called when the process is
-     // gone.
+  // Called when the process is gone.
+  void Forget(std::uint64_t process) { records_.erase(process); }
 
  private:
   const std::chrono::milliseconds aside_max_;

@@ -60,7 +60,7 @@ class WorkerAdmission : private JobPart {
   bool Ready(TaskId task);
   void Withhold(TaskId task);  // The worker gets no work before Speaks is called.
   bool Speaks(TaskId task);    // Also returns false if the worker was not withheld.
-  bool OnLeaving(TaskId task, const std::string& reason);  // May be repeated.
+  bool OnLeaving(TaskId task, const std::string& reason);  // A repeated call changes nothing.
   bool OnGone(TaskId task, absl::string_view reason, bool leaving);
   bool Release(TaskId task);  // Called when the worker serves another job.
 

@@ -199,8 +199,8 @@ bool WorkerRoster::SetAside(JobWorker& worker, const v1::Failed& failed, bool ha
     unfit_.TryAgainBy(worker.process, *fit_left_ + options_.server_lost_after);
     return true;
   }
-  unfit_.TryAgainBy(worker.process, now);  // The worker is tried again at once, because another
-                                           // failure may end the job.
+  // The worker is tried again at once, because another failure may end the job.
+  unfit_.TryAgainBy(worker.process, now);
   return false;
 }
 

@@ -53,10 +53,8 @@ class WorkerRoster : private JobPart {
   // Forgets the state of a process that is gone. `counted` is true if the job has counted closures
   // of the process.
   void Forget(const JobWorker& worker, bool counted);
-  void BeginLife() {
-    fit_left_ = host_->Now();
-  }  // Called when a life begins. Any worker may have
-     // left a moment ago.
+  // Called when a life begins. Any worker may have left a moment ago.
+  void BeginLife() { fit_left_ = host_->Now(); }
   // Sets the number of workers that serve other jobs.
   void SetElsewhere(std::uint32_t workers) { elsewhere_ = workers; }
   std::uint32_t elsewhere() const { return elsewhere_; }
@@ -105,8 +103,8 @@ class WorkerRoster : private JobPart {
   // --- texts and views. If no worker can work, returns a text that says what the job waits for;
   // otherwise "".
   std::string WaitingFor() const;
-  std::string WaitingForPauses() const;  // A text about workers whose pushes wait for memory, or
-                                         // "".
+  // A text about workers whose pushes wait for memory, or "".
+  std::string WaitingForPauses() const;
   // Adds an event when pushes of a worker begin to wait for memory, and another event when no
   // pushes wait any more. `gone` is a worker that has just been removed, or "".
   void TellPauses(absl::string_view gone = "");
@@ -132,8 +130,8 @@ class WorkerRoster : private JobPart {
   // The time at which a worker that could do this job last left, or at which this life began.
   std::optional<MonoTime> fit_left_;
   MonoTime next_stall_check_{0};
-  bool pause_said_ = false;  // An event has reported that pushes wait, and no event has reported
-                             // the end of the wait yet.
+  // An event has reported that pushes wait, and no event has reported the end of the wait yet.
+  bool pause_said_ = false;
   std::optional<MonoTime> pause_said_at_;
 };
 

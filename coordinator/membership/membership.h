@@ -90,11 +90,11 @@ struct RegisterVerdict {
   std::optional<TaskId> former;
   // True if the same process has reconnected. The process then keeps its shards or attempts.
   bool former_same_process = false;
-  bool former_was_gone = false;  // true if Tick has already reported the end of the former
-                                 // registration
+  // true if Tick has already reported the end of the former registration
+  bool former_was_gone = false;
   bool former_leaving = false;
-  bool former_numbered = false;  // true if the former task gets another number when it registers
-                                 // again
+  // true if the former task gets another number when it registers again
+  bool former_numbered = false;
   // --- if refused
   std::string kind;  // "replaced" | "identity_taken" | "limit" | "malformed"
   std::string message;

@@ -23,9 +23,9 @@ struct Life {
   bool term_known = false, window_open = true;
   MonoTime window_until{0};
   std::uint64_t highest_reported = 0;  // the highest term that the store or a task has reported
-  bool over = false;                   // this life has ended (LEDGER line 18a), and no further task
-                                       // is registered
-  bool stopped = false;                // ControlPlane::Stop was called, and all work has ended
+  // this life has ended (LEDGER line 18a), and no further task is registered
+  bool over = false;
+  bool stopped = false;  // ControlPlane::Stop was called, and all work has ended
   std::uint64_t next_number = 1;
 
   // Returns whether jobs may begin: the term is known, and the tasks have registered.

@@ -34,8 +34,8 @@ class LogReads {
     log::Logger* logger = nullptr;  // for the coordinator's own lines
   };
   struct Options {
-    std::uint32_t lines_max = 0;  // limit of the lines of one answer, and of the lines that one
-                                  // task is asked for
+    // limit of the lines of one answer, and of the lines that one task is asked for
+    std::uint32_t lines_max = 0;
     std::chrono::milliseconds timeout{0};
   };
   LogReads(Parts parts, Options options) : parts_(parts), options_(options) {}
