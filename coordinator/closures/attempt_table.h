@@ -43,9 +43,9 @@ class AttemptTable {
   void BeginLife();
   void OnCommit(const Record& record, const DurableState& state);
 
-  // [23] Chooses the closure to grant next, or nullopt if there is none. The returned grant has no
-  // attempt number yet. The closure leaves the queue of its kind, so the caller must call Begin
-  // next.
+  // [23] Chooses the closure to grant next. Returns nullopt if there is none. The returned grant
+  // has no attempt number yet. The closure leaves the queue of its kind, so the caller must call
+  // Begin next.
   std::optional<Granted> ChooseNext(const DurableState& state, bool grants_new, const Filter& may);
   void Begin(const Granted& granted, TaskId worker);
   // [26] Makes the attempt of a worker that registers current, unless a higher attempt at the

@@ -83,7 +83,8 @@ class ClosureBook {
     // CloseWindow().
     bool deferred = false;
     bool acknowledged = false;  // if false (and not deferred), the answer is SUPERSEDED
-    bool counted = false;       // this is the first success of the closure, so its metrics count
+    // true if this is the first success of the closure; its metrics then count
+    bool counted = false;
     Record record;
   };
   // The targets of the Done are the targets of the current attempt, as granted or adopted.

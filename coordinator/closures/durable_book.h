@@ -51,7 +51,7 @@ class DurableBook {
   struct MapChange {
     Record record;
     std::vector<AssignOrder> assigns;
-    // Shards that the server that registers must drop.
+    // Shards that the registering server must drop.
     std::vector<std::pair<ShardId, ShardEpoch>> drops;
     // Shards that were adopted from another server, each with its owner in the journal. This owner
     // may have registered in the same window and still hold the shard, so the caller sends a Drop
@@ -79,9 +79,9 @@ class DurableBook {
     IntervalSet done, refused;
     // True while the server still loads the shard of an Assign. `refused` is then the set in the
     // Assign, because the server does not know yet which closures the file refuses. A loading shard
-    // counts as held if the map names this server and this epoch. It is never adopted, because the
-    // journal may have lost, together with the Assign, the record that made a closure dead which
-    // the file refuses. After an adoption this closure would be granted and refused again and
+    // counts as held if the map names this server and this epoch. It is never adopted. The file may
+    // refuse a closure although the journal has lost, together with the Assign, the record that
+    // made the closure dead. After an adoption this closure would be granted and refused again and
     // again. The shard has applied no update yet, so nothing is lost without an adoption.
     bool loading = false;
     // [22] The term of the life that stopped the shard for a move, or 0. The owner answers STALE to

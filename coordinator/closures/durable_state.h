@@ -35,7 +35,7 @@ struct Snapshot {
   ShardEpoch epoch;              // epoch, start, lsn and vlsn are the values in the file
   MapVersion start;
   std::uint64_t lsn = 0, vlsn = 0;
-  IntervalSet done, refused;  // sets of the file's ledger; with replace_ledger, of the new ledger
+  IntervalSet done, refused;  // sets of the file's ledger, or of the new ledger if replace_ledger
   bool resumed = false;  // [28] another job wrote the file: attempts of open closures are forgotten
   bool replace_ledger = false;  // [28] another plan numbered the updates of the file
   std::string host;             // host of the server that wrote the file, for messages

@@ -68,10 +68,10 @@ struct TaskEntry {
   std::string host;
   std::string lifeline;
   TaskState state = TaskState::kAlive;
-  bool numbered = false;  // a coordinator assigned its identity
+  bool numbered = false;  // true if a coordinator assigned its identity
   bool session_open = true;
   bool spoke = false;    // the task has sent a message since its Hello
-  bool leaving = false;  // a notice was given, so its end is not a death
+  bool leaving = false;  // true after a notice; its end is then not a death
   MonoTime registered_at{0}, last_heard{0}, closed_at{0}, since{0};
   std::string reason;  // why the task is suspected, gone or leaving
   std::uint32_t registrations = 1;
@@ -107,7 +107,8 @@ struct RegisterVerdict {
   struct Holder {
     std::uint64_t process_uid = 0;
     std::string host, lifeline;
-    bool lives = false;         // its session is open, and a message arrived within its lease
+    // true if its session is open and a message arrived within its lease
+    bool lives = false;
     std::string free_identity;  // the lowest index that no server has
   };
   std::optional<Holder> holder;
@@ -126,7 +127,7 @@ struct MembershipChange {
   Role role = Role::kWorker;
   std::string identity;
   std::string reason;
-  bool leaving = false;  // the task had given notice
+  bool leaving = false;  // true if the task had given notice
   // True if the stream is still open. The caller must then close it to make the task register
   // again.
   bool close_session = false;

@@ -31,8 +31,8 @@ struct LocalOptions {
   std::vector<std::string> data_roots, checkpoint_roots;
   // With "", the daemons allow no failpoints and no counting jobs. "none" allows counting jobs.
   std::string failpoints;
-  bool supervise = false;  // restart processes that die
-  bool detached = false;   // for `cluster up`: the daemons outlive this process
+  bool supervise = false;  // if true, processes that die are restarted
+  bool detached = false;   // if true, the daemons outlive this process (for `cluster up`)
   // The logs move to another folder at the end, so messages do not name them.
   bool logs_move = false;
 };

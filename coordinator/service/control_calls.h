@@ -27,7 +27,7 @@ class TaskCalls;
 // The classes that serve the RPCs, one for each subject.
 struct CallHandlers {
   JobCalls* jobs = nullptr;
-  ClosureCalls* closures = nullptr;  // of functions jobs
+  ClosureCalls* closures = nullptr;  // serves the RPCs of functions jobs
   TaskCalls* tasks = nullptr;
   RunFileCalls* run_files = nullptr;
 };

@@ -31,20 +31,22 @@ struct ControlOptions {
   std::chrono::milliseconds share_turn{10000};
   std::uint32_t jobs_queued_max = 64;
   std::uint32_t jobs_kept_max = 100;  // limit of ended jobs that are kept for queries
-  std::uint32_t calls_max = 1024;     // Control RPCs in progress
+  std::uint32_t calls_max = 1024;     // limit of Control RPCs in progress
   std::uint32_t file_calls_max = 16;  // limit of calls in progress that read files of runs
   // Limit of a session's batches that have arrived and are not handled yet.
   std::uint32_t batches_queued_max = 1024;
-  std::uint64_t file_bytes_max = 64ull << 20;  // limit of bytes that wait to be written
+  // limit of bytes that wait to be written to files of runs
+  std::uint64_t file_bytes_max = 64ull << 20;
   // Limit of the bytes of messages that wait for the journal. If a message would exceed this limit,
   // its session ends.
   std::uint64_t gate_bytes_max = 64ull << 20;
-  std::uint32_t log_lines_max = 10000;  // limit of one ReadTaskLogs
-  bool counting_allowed = false;        // the daemon was started with --failpoints
+  std::uint32_t log_lines_max = 10000;  // limit of lines in one answer to ReadTaskLogs
+  bool counting_allowed = false;        // true if the daemon was started with --failpoints
   // Result of daemon::IsLocalOnly; if true, only users of this machine submit jobs.
   bool local_only = false;
   bool insecure_listen = false;
-  bool forget_unknown_jobs = false;  // drop shards of jobs that the journal has lost (line 18a)
+  // If true, shards of jobs that the journal has lost are dropped (line 18a)
+  bool forget_unknown_jobs = false;
   // Returns true if workers on other hosts cannot reach the endpoint of a server that registers
   // over this connection. An empty function counts as false.
   std::function<bool(const std::string& peer_address, const std::string& endpoint)>

@@ -59,7 +59,7 @@ class JobTable {
   Job* Running(std::optional<JobUid> uid) const;
   std::vector<Job*> Running() const;                       // in the order in which they began
   std::size_t running() const { return running_.size(); }  // includes ended jobs until RemoveEnded
-  // Returns the jobs that ran and have ended since the last call.
+  // Returns the jobs that ran and have ended since the previous call.
   std::vector<JobUid> RemoveEnded();
 
  private:

@@ -16,16 +16,16 @@ namespace evergrad::coordinator {
 
 struct Life {
   std::uint64_t id = 0;    // random; tasks see it in Registered
-  bool journaled = false;  // the state store outlives the process
+  bool journaled = false;  // true if the state store outlives the process
   std::string address = {}, metrics_address = {};
   std::int64_t started_ms = 0;
   Term term = {};
   bool term_known = false, window_open = true;
   MonoTime window_until{0};
   std::uint64_t highest_reported = 0;  // the highest term that the store or a task has reported
-  // this life has ended (LEDGER line 18a), and no further task is registered
+  // True if this life has ended (LEDGER line 18a). No further task is then registered.
   bool over = false;
-  bool stopped = false;  // ControlPlane::Stop was called, and all work has ended
+  bool stopped = false;  // true once ControlPlane::Stop was called and all work has ended
   std::uint64_t next_number = 1;
 
   // Returns whether jobs may begin: the term is known, and the tasks have registered.

@@ -55,7 +55,7 @@ class LogReads {
   struct Read {
     std::set<TaskId> waiting;
     std::map<TaskId, std::string> names;
-    std::map<TaskId, std::uint32_t> taken;  // lines, by task
+    std::map<TaskId, std::uint32_t> taken;  // number of lines that each task has sent
     std::vector<v1::LogLine> lines;
     v1::ReadTaskLogsRequest request;
     MonoTime deadline{0};

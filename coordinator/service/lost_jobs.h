@@ -15,8 +15,8 @@ namespace evergrad::coordinator {
 
 // The contents of this coordinator's journal, as far as LostJobs needs them.
 struct JournalKnows {
-  bool journals = false;  // this coordinator has a journal that outlives the process
-  bool forgets = false;   // the operator has given up unknown jobs (--forget-unknown-jobs)
+  bool journals = false;  // true if this coordinator has a journal that outlives the process
+  bool forgets = false;   // true if the operator has given up unknown jobs (--forget-unknown-jobs)
   std::function<bool(JobUid)> known;    // whether the journal has the job, ended or not
   std::function<bool(JobUid)> removed;  // whether the journal has removed the job
   std::uint64_t term = 0, jobs = 0;     // the journal's term and number of jobs, for the message

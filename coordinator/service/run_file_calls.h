@@ -32,7 +32,7 @@ class RunFileCalls {
   bool Begin(const Responder& responder);
 
   const ServiceParts parts_;
-  std::uint32_t calls_ = 0;  // in progress on the file thread
+  std::uint32_t calls_ = 0;  // number of calls in progress on the file thread
 };
 
 }  // namespace evergrad::coordinator

@@ -39,7 +39,7 @@ struct Session {
   TaskId task;
   Role role = Role::kWorker;
   std::string identity;
-  bool spoke = false;  // the task has sent a message since its Hello
+  bool spoke = false;  // true if the task has sent a message since its Hello
   std::string out;     // the encoded messages of the next CoordinatorBatch
   bool flush_posted = false;
 

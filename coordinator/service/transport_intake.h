@@ -43,7 +43,7 @@ class TransportIntake {
   void SessionsClosed(std::size_t sessions) {
     open_sessions_.fetch_sub(static_cast<std::uint32_t>(sessions));
   }
-  std::uint32_t calls() const { return calls_->load(); }  // in progress
+  std::uint32_t calls() const { return calls_->load(); }  // number of calls in progress
 
  private:
   void OnUnary(const transport::PeerInfo& peer, absl::string_view method, std::string request,

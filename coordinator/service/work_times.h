@@ -36,7 +36,7 @@ class WorkTimes {
   // no work left, and its wait begins.
   void OnMessageOf(TaskId worker, JobUid job, bool holds, MonoTime now);
   void ForgetWorker(TaskId worker) { workers_.erase(worker); }
-  void EndJob(JobUid job);  // its histograms are not shown any more
+  void EndJob(JobUid job);  // removes the histograms of the job
 
  private:
   struct Worker {

@@ -112,9 +112,8 @@ class JournalFile {
   // Runs one transaction. With any result except SQLITE_OK nothing was changed, and failure() has
   // the reason.
   int Write(const std::vector<QueuedChange>& group);
-  const std::string& failure() const {
-    return failure_;
-  }  // the reason for which the last Write failed
+  // the reason for which the newest failed Write has failed
+  const std::string& failure() const { return failure_; }
   absl::StatusOr<StoredJob> Read(JobUid job);
   absl::Status Look() { return place_.Look(); }
   // Empties the -wal file before the journal is closed. The next start then finds one file and

@@ -39,7 +39,8 @@ struct SqliteStoreOptions {
   // Limit of the size of the journal's file. At this size the disk counts as full.
   std::uint64_t file_bytes_max = 4ull << 30;
   std::size_t jobs_max = 65536;
-  bool forget_unknown_jobs = false;  // rename an orphaned -wal file and start with an empty journal
+  // If true, an orphaned -wal file is renamed, and the journal starts empty
+  bool forget_unknown_jobs = false;
 };
 
 class SqliteStateStore final : public StateStore {
