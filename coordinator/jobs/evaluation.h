@@ -17,9 +17,9 @@ namespace evergrad::coordinator {
 // Maximum number of counts of one metric in one Done. A Done with more is refused.
 inline constexpr int kMetricCountsMax = 4096;
 
-// Returns the metric that v1::Reduction of the sum names: the mean over the examples, the root of
-// this mean, or the AUC. Returns NaN if the result is undefined: for AUC without positives or
-// without negatives, or for a reduction that this build does not know.
+// Returns the mean over the examples, the root of this mean, or the AUC, as the reduction of `sum`
+// requires. Returns NaN if the result is undefined: for AUC without positives or without negatives,
+// or for a reduction that this build does not know.
 double Reduced(const v1::NamedSum& sum, double examples);
 
 struct EvaluationResult {

@@ -41,9 +41,10 @@ absl::Status CheckChunk(const v1::RunFileChunk& chunk) {
 
 }  // namespace
 
-// An export attempt that sends its files. Only the file thread uses the receiver. Work for that
-// thread holds references to the receiver, and the functions that it returns do not, so the
-// receiver is also destroyed on the file thread. The other members belong to the control executor.
+// An export attempt that sends its files to the coordinator. Only the file thread uses the
+// receiver. Work for that thread holds references to the receiver, and the functions that it
+// returns do not, so the receiver is also destroyed on the file thread. The other members belong to
+// the control executor.
 struct ExportFiles::Receiving {
   Receiving(Attempt a, const std::string& folder)
       : attempt(a), receiver(std::make_shared<RunFileReceiver>(folder)) {}

@@ -33,9 +33,9 @@ class FunctionQueue {
 
   void Apply(const v1::FunctionsNote& note);
   void Fill(v1::FunctionsState* state) const;
-  absl::Status Read(
-      const v1::FunctionsState& state);  // Returns InvalidArgument if a set is malformed.
-  void Clear();                          // drops arguments and results when the job has ended
+  // Returns InvalidArgument if a set is malformed.
+  absl::Status Read(const v1::FunctionsState& state);
+  void Clear();  // drops arguments and results when the job has ended
 
   std::uint64_t next() const { return next_; }  // number of the next closure
   std::uint64_t scheduled() const { return scheduled_; }

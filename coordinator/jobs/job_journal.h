@@ -64,7 +64,8 @@ class JobJournal : private JobPart {
   bool on() const { return writer_.on(); }  // True if notes and snapshots are kept.
 
   // --- commits. They return false if the store failed. Persist and PersistWhole implement
-  // JobActions. Persist writes a snapshot in place of the notes when there are many.
+  // JobActions. When the store holds many notes of the job, Persist writes a snapshot, which
+  // replaces them.
   bool Persist(const Record& record);
   bool PersistWhole();
   // Commits the pending lines of metrics.jsonl, and writes the durable lines to the file.

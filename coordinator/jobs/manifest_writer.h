@@ -29,9 +29,8 @@ class ManifestWriter : private JobPart {
 
   const std::string& folder() const { return folder_; }
   bool busy() const { return busy_; }  // A manifest is being written.
-  int files_left() const {
-    return left_;
-  }  // Number of the manifest's files that are not read back yet.
+  // Number of the manifest's files that are not read back yet.
+  int files_left() const { return left_; }
   // Returns the next manifest, or nullopt if a shard has no durable file that it could name.
   std::optional<v1::Manifest> Make() const;
   // Returns whether the newest manifest names the same files with the same hashes. A file that was

@@ -1,5 +1,5 @@
 // Decides whether a live worker cannot reach a live server. The work of such a worker goes to
-// workers that can reach the server. Pure: each call brings the time as `now`.
+// workers that can reach the server. Pure: each call passes the time as `now`.
 //
 // A worker reports for how long it has had no answer from a server. The report counts only if the
 // reported time and the age of the server's own session are at least `after`. While a server is

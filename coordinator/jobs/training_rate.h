@@ -83,9 +83,8 @@ class TrainingRate {
     next_ = began_ + kSampleEvery;
   }
   bool IsDue(MonoTime now) const { return now >= next_; }
-  std::uint64_t examples() const {
-    return examples_;
-  }  // The number of examples when the sample began.
+  // The number of examples when the sample began.
+  std::uint64_t examples() const { return examples_; }
   // Ends the sample and begins the next one. `job_began` is the time at which the curve begins.
   // Returns false if too little time has passed for a sample.
   bool Sample(MonoTime job_began, MonoTime now, std::uint64_t examples) {

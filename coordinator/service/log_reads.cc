@@ -129,7 +129,7 @@ void LogReads::Finish(std::uint64_t number) {
       read.lines.begin(), read.lines.end(),
       [](const v1::LogLine& a, const v1::LogLine& b) { return a.wall_ms() < b.wall_ms(); });
   // Leaves out the lines of the previous answer. For each task these are the lines before the
-  // cursor's millisecond, and in that millisecond as many first lines as the cursor counts.
+  // cursor's millisecond, and the first lines of that millisecond, as many as the cursor counts.
   v1::ReadTaskLogsResponse response;
   // The newest millisecond of each task so far, and the number of lines of the task in that
   // millisecond.
