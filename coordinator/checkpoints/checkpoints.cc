@@ -1,4 +1,4 @@
-// Paths of checkpoints, and the writes and deletions of their files.
+// Makes the paths of checkpoints, and writes and deletes their files.
 #include "coordinator/checkpoints/checkpoints.h"
 
 #include <algorithm>

@@ -75,8 +75,8 @@ struct SweepRequest {
 // Deletes the shard files of the folder, except the files in `needed`. Files that are newer than
 // the newest known file of their shard are also kept, because the report of a newer file may still
 // arrive. A shard that is not in `newest` keeps all its files. Files that are not shard files are
-// unchanged. Returns the number of deleted files. Stops at the first error that is not NotFound. A
-// missing folder counts as 0.
+// unchanged. Returns the number of deleted files. Stops at the first error that is not NotFound.
+// Returns 0 for a missing folder.
 absl::StatusOr<std::size_t> SweepFolder(fs::FileSystem& files, const SweepRequest& request);
 
 struct ResumePoint {

@@ -36,7 +36,8 @@ struct Snapshot {
   MapVersion start;
   std::uint64_t lsn = 0, vlsn = 0;
   IntervalSet done, refused;  // sets of the file's ledger, or of the new ledger if replace_ledger
-  bool resumed = false;  // [28] another job wrote the file: attempts of open closures are forgotten
+  // [28] true if another job wrote the file; the attempts of open closures are then forgotten
+  bool resumed = false;
   bool replace_ledger = false;  // [28] another plan numbered the updates of the file
   std::string host;             // host of the server that wrote the file, for messages
   std::string Uri() const { return folder + "/" + file; }

@@ -57,8 +57,8 @@ EvaluationResult EvaluationOf(const v1::EpochRow& row, bool counts_only) {
   return result;
 }
 
-// Puts the metrics in the manifest into the rows. Returns the epochs with an evaluation in the
-// manifest.
+// Copies the metrics of the manifest into the rows of their epochs. Returns the epochs that have an
+// evaluation in the manifest.
 std::set<std::uint64_t> ReadFormerMetrics(const v1::Manifest& manifest,
                                           std::vector<v1::EpochRow>* rows) {
   std::set<std::uint64_t> evaluated;

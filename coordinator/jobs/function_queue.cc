@@ -13,7 +13,7 @@ namespace {
 // Largest number of clients that are remembered. Beyond this number the client that was silent
 // longest is forgotten, and a repetition of its calls would schedule new closures.
 constexpr std::size_t kClientsMax = 256;
-constexpr std::size_t kCallsMax = 4096;  // unacknowledged calls of one client
+constexpr std::size_t kCallsMax = 4096;  // limit of calls that one client has not acknowledged
 // Largest number of failures, and of reported errors, that are kept.
 constexpr std::size_t kErrorsMax = 64;
 

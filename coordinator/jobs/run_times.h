@@ -16,7 +16,7 @@ struct RunTimes {
   std::int64_t submitted_ms = 0, started_ms = 0, ended_ms = 0;
   MonoTime submitted_at{0}, started_at{0}, ended_at{0};
 
-  double seconds() const {  // From the start to the end.
+  double seconds() const {  // The time from the start to the end.
     return std::chrono::duration<double>(ended_at - started_at).count();
   }
   // Shifts the times because the monotonic clock has begun again at 0.

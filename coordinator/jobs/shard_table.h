@@ -68,7 +68,7 @@ class ShardTable {
   struct Shard {
     std::uint64_t bytes = 0;          // The size according to the plan.
     bool held = false;                // Its owner has reported that it holds the shard.
-    std::uint32_t load_failures = 0;  // Failures to load it, in a row.
+    std::uint32_t load_failures = 0;  // Number of failures in a row to load it.
     std::string snapshot;             // URI of the snapshot in its newest Assign, or "".
     struct Move {
       ShardEpoch from, epoch;

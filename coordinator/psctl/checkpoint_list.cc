@@ -1,4 +1,4 @@
-// psctl checkpoint list: every manifest below a folder, newest first.
+// psctl checkpoint list: lists every manifest below a folder, newest first.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

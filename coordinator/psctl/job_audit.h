@@ -44,8 +44,9 @@ struct Audit {
 };
 // Reads every byte of the checkpoint. For a functions job it checks that no closure is both done
 // and refused or open. For other jobs it also checks that the values of each shard hold as many
-// updates as its ledger lists, that refused closures have at most their own updates, and that the
-// ranges of the closures partition each epoch. Returns DataLoss for a damaged checkpoint.
+// updates as its ledger lists, that the values hold no more updates of refused closures than these
+// closures have, and that the ranges of the closures partition each epoch. Returns DataLoss for a
+// damaged checkpoint.
 absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& manifest_uri,
                                       const v1::Manifest& manifest);
 

@@ -40,7 +40,7 @@ std::string UnreachedLine(const std::string& worker, const v1::UnreachedServer& 
 std::string EventLine(const v1::Event& event);
 // The place of the files of a run.
 struct RunPlace {
-  bool here = true;     // this machine sees the coordinator's folder
+  bool here = true;     // true if this machine sees the coordinator's folder
   std::string fetched;  // folder into which the files were copied, or ""
 };
 // Returns the lines after the end of a job: the cause or the metrics, the applied work, the

@@ -32,8 +32,8 @@ std::string ShowTime(std::int64_t wall_ms);  // "2026-11-21 12:03:11", local tim
 // none). Fit returns the beginning of `text` that fits.
 std::size_t Width(absl::string_view text);
 std::string Fit(absl::string_view text, std::size_t columns);
-// Escapes control characters like Escaped (common/base/escape.h), because a text from a task or job
-// must not move the cursor or hide the text beside it.
+// Escapes control characters in the same way as Escaped (common/base/escape.h), because a text from
+// a task or job must not move the cursor or hide the text beside it.
 std::string Printable(absl::string_view text);
 
 }  // namespace evergrad::psctl

@@ -127,7 +127,7 @@ class Watcher {
     }
   }
 
-  // The check is independent of the calls, because a single call may exceed the limit.
+  // The check is independent of the calls, because a single call may last longer than the limit.
   void CheckPatience() {
     if (failing_since_ && Now() - *failing_since_ > Patience()) {
       End(interrupted_ ? kInterrupted : kUnreachable, last_error_);

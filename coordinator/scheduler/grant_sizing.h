@@ -1,5 +1,5 @@
-// Computes how many attempts a worker holds ahead. With these attempts the worker continues while
-// the coordinator is unreachable for a short time. Pure.
+// Computes how many attempts a worker may hold at the same time. With the attempts that it has not
+// begun, a worker continues while the coordinator is unreachable for a short time. Pure.
 #pragma once
 
 #include <chrono>

@@ -3,7 +3,7 @@
 // cursor per task.
 //
 // A cursor is wall_ms x 100,000 + the number of returned lines of that millisecond. A caller that
-// passes the cursor to its next call neither misses a line nor gets a line again. The answer lacks
+// passes the cursor to its next call neither misses a line nor gets a line twice. The answer lacks
 // the tasks that do not answer in time.
 //
 // Not thread-safe: the control executor owns it.
