@@ -29,7 +29,7 @@ struct Fetched {
   std::string host;                // host of the coordinator's files
   std::string there;               // folder of the files on that host
   std::string state;               // state of the job
-  std::vector<std::string> files;  // names in the folder
+  std::vector<std::string> files;  // names of the files in the folder
   // Transferred bytes; a local file with the same digest is not transferred.
   std::uint64_t bytes = 0;
 };

@@ -21,7 +21,7 @@ std::vector<std::string> RenderTable(const std::vector<Column>& columns,
 std::string ShowBytes(std::uint64_t bytes);  // "1.5 MiB"
 // Returns a text like "0.3 s", "42 s", "3 min 05 s" or "2 h 07 min"; "?" below 0.
 std::string ShowSeconds(double seconds);
-std::string ShowAge(std::int64_t ms);  // ShowSeconds of milliseconds
+std::string ShowAge(std::int64_t ms);  // like ShowSeconds, for a time in milliseconds
 // Returns a text like "0.5246", or like "1.00e+30" for a number that needs more than 9 characters.
 // Returns "-" for NaN.
 std::string ShowNumber(double value, int digits);

@@ -18,7 +18,7 @@ struct WatchOptions {
   bool json = false;                 // prints only the final status, as JSON on `out`
   bool cancel_on_interrupt = false;  // Ctrl-C asks whether to cancel; otherwise it ends the watch
   std::vector<Requirement> requirements;
-  bool files_here = false;  // the coordinator is on this machine
+  bool files_here = false;  // true if the coordinator is on this machine
   // The folder for the files of a run if this machine does not see the run's own folder. With "",
   // psctl prints the command that fetches them.
   std::string fetch_to;

@@ -42,7 +42,7 @@ struct ControlOptions {
   std::uint64_t gate_bytes_max = 64ull << 20;
   std::uint32_t log_lines_max = 10000;  // limit of lines in one answer to ReadTaskLogs
   bool counting_allowed = false;        // true if the daemon was started with --failpoints
-  // Result of daemon::IsLocalOnly; if true, only users of this machine submit jobs.
+  // Result of daemon::IsLocalOnly; if true, only users of this machine can submit jobs.
   bool local_only = false;
   bool insecure_listen = false;
   // If true, shards of jobs that the journal has lost are dropped (line 18a)

@@ -26,7 +26,7 @@ struct Registrar::Registration {
   RegisterVerdict verdict = {};
   bool former_died = false;
   std::optional<std::string> contest = {};  // set if two processes replace each other
-  v1::CoordinatorMessage message = {};      // Registered
+  v1::CoordinatorMessage message = {};      // the message Registered
   // For each job except the first, a message with the job and a message with its map. Registered
   // contains the first job and its map.
   std::vector<v1::CoordinatorMessage> others = {};

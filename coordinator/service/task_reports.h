@@ -26,7 +26,7 @@ struct TaskReport {
   std::int64_t since_ms = 0;  // wall time at which the task entered its state
   TaskState last_state = TaskState::kAlive;
   std::string leaving;         // reason for leaving; "" if the task stays
-  std::string recommendation;  // v1::Heartbeat::recommendation
+  std::string recommendation;  // the newest v1::Heartbeat::recommendation
 };
 
 class TaskReports {
