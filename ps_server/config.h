@@ -28,9 +28,10 @@ struct Config {
   // Memory for embedding tables. If 0, Resolve sets 80 % of the memory that the process may use.
   std::uint64_t memory_bytes_max = 0;
   std::uint32_t streams_max = 4096;
-  std::uint64_t lane_bytes_max = 64ull << 20;  // 0 for no shared memory
-  std::string unix_dir;                        // "" for no unix socket
-  std::vector<std::string> checkpoint_roots;   // if empty, any folder that the coordinator names
+  std::uint64_t lane_bytes_max = 64ull << 20;  // shared memory of all peers; 0 disables it
+  std::string unix_dir;                        // folder of the unix socket; "" for none
+  // The folders in which the coordinator may order checkpoints. If empty, any folder is allowed.
+  std::vector<std::string> checkpoint_roots;
   std::chrono::milliseconds drain_max{10000};
 };
 

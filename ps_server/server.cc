@@ -217,7 +217,8 @@ struct Server::Impl {
     options->lane_bytes_max = config.lane_bytes_max;
     options->on_lane = [logger = dependencies.logger, said = std::make_shared<client::SaidOnce>()](
                            const std::string& address, const absl::Status& status) {
-      // Each reason is logged once. One of the reasons is that the peer is on another host.
+      // A peer has no lane for one of several reasons. One of them is that the peer is on another
+      // host. Each reason is logged once.
       if (status.ok() || !said->First(std::string(status.message()))) return;
       logger->Info(absl::StrCat(
           "pushes and pulls of a peer go through a socket and not through shared memory: peer=",

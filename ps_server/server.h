@@ -46,8 +46,8 @@ class Server {
     std::string coordinator_address;
   };
 
-  // Binds and serves, initially without shards. `config` must be resolved. Errors are those of
-  // Transport::Listen.
+  // Binds the address and begins to serve. At first the server holds no shard. `config` must be
+  // resolved. Errors are those of Transport::Listen.
   static absl::StatusOr<std::unique_ptr<Server>> Listen(const Dependencies& dependencies,
                                                         const Config& config,
                                                         transport::ServerOptions server_options);
@@ -64,11 +64,11 @@ class Server {
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
   // Announces to the coordinator that this process will end. Waits until the coordinator has moved
-  // the shards to other servers (LEDGER line 22), until it reports that it cannot move them, or
-  // until it announces that it stops itself. Called after a notice that this process will end, and
-  // before Stop. The wait takes at most `config.drain_max`. If the server holds shards and has no
-  // session, the wait for a session takes at most 3 s. Returns true if the server holds no shard
-  // any more. Blocks; must not be called from a callback.
+  // the shards to other servers (LEDGER line 22), until the coordinator reports that it cannot move
+  // them, or until the coordinator announces its own end. Called after a notice that this process
+  // will end, and before Stop. The wait takes at most `config.drain_max`. If the server holds
+  // shards and has no session, the wait for a session takes at most 3 s. Returns true if the server
+  // holds no shard any more. Blocks; must not be called from a callback.
   bool Drain(absl::string_view reason);
   // Sends the message Leaving to the coordinator, and ends the session, the streams and the
   // executors. Idempotent. Must not be called from a callback.

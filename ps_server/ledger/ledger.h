@@ -23,15 +23,17 @@ enum class Admission {
 
 class Ledger {
  public:
-  // Returns the admission by LEDGER lines 9 and 10. A DUPLICATE raises open[c].attempt to
-  // `attempt`. No other answer changes anything, so a push that is admitted and then fails its
-  // checks leaves no trace. The caller must check update < kUpdatesPerClosureMax first.
+  // Decides whether the update may be applied (LEDGER lines 9 and 10). The answer kDuplicate raises
+  // the highest attempt that the ledger has seen of the closure (Open::attempt) to `attempt`. The
+  // other answers change nothing, so a push that is admitted and then fails its checks leaves no
+  // trace. The caller must check update < kUpdatesPerClosureMax first.
   Admission Check(ClosureId closure, UpdateIndex update, Attempt attempt);
-  // Sets the update's bit, and raises open[c].attempt to `attempt` (LEDGER line 12). A repeat
-  // changes nothing.
+  // Sets the update's bit in the entry of its closure, and raises Open::attempt of this entry to
+  // `attempt` (LEDGER line 12). A second call with the same arguments changes nothing.
   void Record(ClosureId closure, UpdateIndex update, Attempt attempt);
-  // Adds the closures to `done` and `refused`, and removes open[c] of each of them (LEDGER line
-  // 24). Returns true if `done` or `refused` grew. A repeat changes nothing.
+  // Adds the closures to the ledger's sets of done and refused closures, and removes their entries
+  // with the bits of their updates (LEDGER line 24). Returns true if a set grew. A second call with
+  // the same arguments changes nothing.
   bool Close(const IntervalSet& done, const IntervalSet& refused);
 
   struct Open {
@@ -42,7 +44,8 @@ class Ledger {
     }
     friend bool operator==(const Open&, const Open&) = default;
   };
-  // Returns the ledger of a snapshot. Members of `done` and `refused` are removed from `open`.
+  // Returns the ledger that was read from a snapshot. A closure in `done` or `refused` gets no
+  // entry, even if `open` contains it.
   static Ledger Restored(const IntervalSet& done, const IntervalSet& refused,
                          std::map<ClosureId, Open> open);
   const IntervalSet& done() const { return done_; }
@@ -50,10 +53,11 @@ class Ledger {
   const std::map<ClosureId, Open>& open() const { return open_; }
   // Returns whether the update is recorded in `open`, or its closure is in `done`.
   bool Has(ClosureId closure, UpdateIndex update) const;
-  // Returns a copy for a new job (LEDGER line 28). The attempts of the copy begin again:
-  // open[*].attempt = (0,0).
+  // Returns a copy for a new job (LEDGER line 28). In the copy, the highest attempt of every open
+  // closure is (0,0), because a new job numbers its attempts from the beginning.
   Ledger WithoutAttempts() const;
-  // Returns the memory in bytes, for the bound of LEDGER line 31 and for metrics.
+  // Returns the approximate memory of the ledger in bytes, for metrics and for the limit of a
+  // snapshot's size (LEDGER line 31).
   std::uint64_t MemoryBytes() const;
   friend bool operator==(const Ledger&, const Ledger&) = default;
 

@@ -20,11 +20,11 @@ struct LedgerRules {
   static bool IsRefused(const IntervalSet& refused, ClosureId c) {
     return refused.Contains(c.value());
   }
-  // LEDGER 10: a lower attempt is fenced off once a higher one was seen.
+  // LEDGER 10: once an attempt of a closure was seen, updates of lower attempts are refused.
   static bool IsSuperseded(Attempt attempt, Attempt seen) { return seen > attempt; }
   // LEDGER 7, 10: each update of an open closure has its own bit.
   static bool IsRecorded(const Ledger::Open& open, UpdateIndex u) { return open.Test(u.value()); }
-  // LEDGER 10: a duplicate of a higher attempt fences off lower attempts, too.
+  // LEDGER 10: a duplicate also counts as seen, so that it makes the ledger refuse lower attempts.
   static Attempt AfterDuplicate(Attempt seen, Attempt attempt) { return std::max(seen, attempt); }
   // LEDGER 24, 30: the bitmap of an ended closure is removed.
   static bool HasEnded(const IntervalSet& done, const IntervalSet& refused, ClosureId c) {

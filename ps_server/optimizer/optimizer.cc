@@ -128,7 +128,8 @@ absl::StatusOr<Optimizer> Optimizer::Create(const optimizers::Settings& settings
   o.for_tables_only_ = descriptor.use == optimizers::Use::kTablesOnly;
   o.is_moving_average_ = descriptor.is_moving_average;
   o.counts_per_row_ = descriptor.counts_gradients;
-  // The rule and the descriptor state the same properties, so they are compared.
+  // The rule and the descriptor (common/optimizers) state the same properties twice. This check
+  // fails if they differ.
   std::visit(
       [&]<class R>(const R&) {
         EG_CHECK_MSG(R::kStates == o.states_, settings.type);

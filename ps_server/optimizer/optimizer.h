@@ -2,12 +2,14 @@
 // room has formulas and defaults, rules.h has the rules, and common/optimizers has the descriptor
 // of each type.
 //
-// The rules are element-wise, except that rowwise_adagrad takes the mean of a row in a fixed order,
-// so an update of the partitions gives the same bits as an update of the whole variable. Pure:
-// (state, gradient, t) -> state, without clock and randomness. The bits are the same on every
-// dispatch target: there is no FMA, square root and division are correctly rounded, and no function
-// of the C library is used if its result differs between processors. An Optimizer is constant once
-// it is created, so any thread may use it.
+// All rules except rowwise_adagrad compute each element separately. rowwise_adagrad uses the mean
+// over a row, and adds the elements of a row in a fixed order. If a variable is divided into
+// partitions, updates therefore give the same bits as updates of the whole variable. An update is a
+// pure function of (state, gradient, number of the update): it uses no clock and no random numbers.
+// The bits are the same on every dispatch target: no fused multiply-add (FMA) is used, square root
+// and division are correctly rounded, and no function of the C library is used if its result
+// differs between processors. An Optimizer is constant once it is created, so any thread may use
+// it.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +40,8 @@ struct Rows {
   std::size_t count = 0, dimension = 0;
   float* const* rows = nullptr;
   const float* const* gradients = nullptr;
-  // With counts_per_row(), the number of gradients of each row, including the present gradient: 1,
-  // 2, ...
+  // If counts_per_row(), t[i] is the number of gradients that row i has received, including the
+  // present one: 1, 2, ...
   const std::uint32_t* t = nullptr;
   // Rows of later calls, which are only prefetched. One row is prefetched after each update of a
   // row, because the memory is idle during the divisions of an update.
@@ -77,7 +79,7 @@ class Optimizer {
     Rule rule;
   };
   Step Begin(std::uint64_t t) const;
-  void Apply(const Step& step, const ElementSpan& span) const;  // not for_tables_only()
+  void Apply(const Step& step, const ElementSpan& span) const;  // requires !for_tables_only()
   void ApplyRows(const Rows& rows) const;
 
  private:

@@ -2,12 +2,12 @@
 // rule by a job's settings, and runs the rule over dense shards and rows of tables. Private to this
 // room.
 //
-// A rule is a value that holds the numbers of its formula, rounded to float32. There are two kinds.
-// A rule of elements is called with (gradient, value, state 0, state 1) of one element and changes
-// the last three. The rule has kStates states; the remaining state arguments are dummies, which the
-// compiler drops. The call is compiled into the loops of optimizer.cc, so the rule must be
-// branchless to be vectorised. A rule of rows has UpdateRow, which changes the values and the state
-// of one row of a table.
+// A rule is a value that holds the constants of its formula (such as the learning rate), rounded to
+// float32. There are two kinds. A rule of elements is called with (gradient, value, state 0, state
+// 1) of one element and changes the last three. The rule has kStates states; the remaining state
+// arguments are dummies, which the compiler drops. The call is compiled into the loops of
+// optimizer.cc, so the rule must be branchless to be vectorised. A rule of rows has UpdateRow,
+// which changes the values and the state of one row of a table.
 //
 // A rule with At(t) depends on t, the number of gradients that were applied, including the present
 // one: 1, 2, ... At must be a pure function of t and of the settings, so that every partition of a
@@ -118,8 +118,8 @@ struct Nadam {
  private:
   // 0.96^0.004, where 0.004 is Keras' schedule_decay.
   static constexpr double kDecay = 0.99983672535256527842;
-  // From this t on the product is below 2^-62, so 1 - product is 1: each of the first 64 factors is
-  // below 0.506.
+  // Each of the first 64 factors mu is below 0.506. For t >= 64 the product is therefore below
+  // 2^-62, and 1 - product is 1 in float64.
   static constexpr std::uint64_t kProductMax = 64;
 
   double Mu(double decay_to_t) const { return beta_1 * (1.0 - 0.5 * decay_to_t); }
@@ -155,8 +155,8 @@ struct RowwiseAdagrad {
   }
 
  private:
-  // Returns the mean of the squares. Adds in eight sums, so that every vector width adds in the
-  // same order.
+  // Returns the mean of the squares. The squares are added into eight partial sums. The order of
+  // the additions is then the same for every vector width of the processor.
   static float MeanSquare(const float* g, std::size_t n) {
     float sums[8] = {};
     std::size_t i = 0;
@@ -190,8 +190,8 @@ struct RmspropMomentum {
 };
 
 // The value that both rules of ftrl choose: (sign(linear) l1 - linear) / (power / rate + 2 l2), and
-// 0 if |linear| <= l1. The code has no branch, so that it can be vectorised. Without any gradient,
-// and with an initial accumulator of 0, the quotient is 0 / 0, which counts as 0.
+// 0 if |linear| <= l1. The code has no branch, so that it can be vectorised. If the initial
+// accumulator is 0 and all gradients so far were 0, the quotient is 0 / 0, and the value is 0.
 struct FtrlValue {
   float rate, l1, two_l2;
   float operator()(float linear, float power) const {

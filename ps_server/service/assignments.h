@@ -42,7 +42,7 @@ class Assignments {
     SessionSender* sender = nullptr;
     // Returns the executor of a shard.
     std::function<ShardExecutor&(ShardId)> shard_executor;
-    // Cancels the orders about the old copy of a shard that wait for an I/O thread.
+    // Cancels the orders that concern the old copy of a shard and still wait for an I/O thread.
     std::function<void(const ShardKey&)> cancel_orders;
   };
   explicit Assignments(Options options) : options_(std::move(options)) {}

@@ -47,10 +47,12 @@ class Control {
     Restorer* restorer = nullptr;
     // Destroyed before the control, like the writer. Null if this server moves no shards.
     Images* images = nullptr;
-    // Connections to other servers, whose shards move to this server; null for none.
+    // Connections to the servers from which this server receives shards. Null if this server
+    // receives no shards.
     client::ParameterClient* peers = nullptr;
     health::Condition restored;  // met while no assigned shard is loading
-    // SessionClient::Send, which returns false without a session.
+    // Sends a message to the coordinator (SessionClient::Send). Returns false if there is no
+    // session.
     std::function<bool(v1::TaskMessage)> send;
   };
   explicit Control(Options options);
@@ -61,7 +63,7 @@ class Control {
   void OnMessage(const v1::CoordinatorMessage& message);
   // The session has ended. The held shards continue to serve (LEDGER line 17).
   void OnLost();
-  // Returns shards, bytes, updates_applied and duplicates_refused.
+  // Sets the fields shards, bytes, updates_applied and duplicates_refused of the result.
   v1::ServerProgress Progress() const;
   // Returns the number of jobs that run in this session or have a shard at this server.
   std::size_t jobs_named() const { return directory_.jobs_named(); }
@@ -86,7 +88,7 @@ class Control {
   CutOrders cuts_;
   StopOrders stops_;
   std::uint64_t highest_term_ = 0, life_id_ = 0;
-  bool journaled_ = false;  // the newest coordinator that registered this server keeps a journal
+  bool journaled_ = false;  // whether the coordinator of the newest session keeps a journal
   std::uint64_t term_ = 0;  // term of the session
 };
 

@@ -53,7 +53,7 @@ class CutOrders {
     std::string first_failure;
     bool told_of_retry = false;
   };
-  // One shard of a round, in the session of the order.
+  // The order to cut one shard of a round. `session` is the session in which the order arrived.
   struct Order {
     ShardKey key;
     ShardEpoch epoch;

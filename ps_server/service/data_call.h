@@ -26,18 +26,18 @@ class DataCall {
  public:
   struct PushOutcome {
     PushResult result;
-    MapVersion version;  // for kStale
+    MapVersion version;  // the version that this server knows, for kStale
   };
   struct PullOutcome {
     PullResult result;
-    MapVersion version;   // for kStale
+    MapVersion version;   // the version that this server knows, for kStale
     std::string invalid;  // if not "", the section was malformed
   };
 
   // `failpoints` and `counters` outlive the call and may be null. `answer_bytes_max` limits the
   // answer independently of the request's reservation. Shard s is on executor s % executors. The
-  // answer has the values executor by executor, because each executor writes its copied values one
-  // after the other.
+  // values in the answer are grouped by executor, because each executor copies its values into one
+  // block of memory.
   DataCall(transport::ReceivedFrame frame, wire::Request request,
            std::unique_ptr<transport::DataResponder> responder, std::uint32_t executors,
            std::uint64_t answer_bytes_max,
@@ -74,7 +74,7 @@ class DataCall {
   }
 
   static void NoteFrame(std::uint64_t bytes, std::atomic<std::uint64_t>* largest);
-  // Returns the answer to a malformed frame, which has changed nothing.
+  // Returns the answer to a malformed frame. Such a frame has changed no shard.
   static transport::Frame Refusal(const absl::Status& status);
 
  private:
@@ -83,7 +83,7 @@ class DataCall {
   std::unique_ptr<transport::DataResponder> responder_;
   const std::uint32_t executors_;
   const std::uint64_t answer_bytes_max_;
-  // Shared with a metric of the host.
+  // The size of the largest frame, shared with a metric of ShardHost.
   const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_;
   // The counters of the job, shared with the table of jobs; null if the job is unknown.
   const std::shared_ptr<JobCounters> counters_;

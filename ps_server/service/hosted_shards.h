@@ -35,7 +35,7 @@ struct RequestSection {
   std::shared_ptr<DataCall> call;  // shared with the other executors that answer a part of the call
   std::uint32_t index = 0;
   bool is_push = false;
-  bool delayed = false;  // the delay of its failpoint has ended
+  bool delayed = false;  // a failpoint has delayed this section, and the delay has ended
 
   ShardKey key() const {
     const v1::RequestHeader& header = *call->request().header;
@@ -56,7 +56,7 @@ struct HostedShard {
   // The waiting sections in order of arrival. The transport's budget bounds the queue, because each
   // entry is part of a request that the budget granted.
   std::deque<RequestSection> queue;
-  bool waiting = false;  // in the executor's queue, or delayed by a failpoint
+  bool waiting = false;  // the shard is in the executor's queue, or a failpoint delays it
   // A section whose push was admitted and whose apply has not ended.
   std::optional<RequestSection> applying;
   // Callbacks that are posted when the apply has ended, or when the shard has been dropped.

@@ -26,7 +26,7 @@ class IndexTaken {
   const std::string index_;
   const bool by_default_;
   const std::string host_;
-  std::string said_of_;  // the host in the last message
+  std::string said_of_;  // the host that the last message named
 };
 
 }  // namespace evergrad::ps_server

@@ -26,8 +26,9 @@ struct JobCounters {
   std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
   // Bytes of data requests and of their answers.
   std::atomic<std::uint64_t> bytes_received{0}, bytes_sent{0};
-  // Staleness of the applied gradients, in updates of the shard (sender_pulls.h). A synchronous
-  // worker has 0, and N workers at one pace have about N - 1, so the bounds double from 1.
+  // Staleness of the applied gradients, in updates of the shard (sender_pulls.h). A worker that
+  // trains alone has staleness 0, and N equally fast workers have about N - 1. The bounds of the
+  // histogram therefore begin with 0 and 1 and then double.
   metrics::Histogram staleness{{0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1024}};
 };
 
@@ -46,7 +47,7 @@ class JobTable {
     std::uint32_t shards = 0;
     std::uint64_t bytes = 0;
   };
-  // `tables` is the budget of the server.
+  // `tables` is the budget for the embedding tables of all jobs of the server.
   explicit JobTable(
       std::shared_ptr<storage::MemoryBudget> tables = std::make_shared<storage::MemoryBudget>(0))
       : tables_(std::move(tables)) {}
@@ -89,7 +90,8 @@ class JobTable {
     if (it == jobs_.end() || it->second.grants != nullptr) return;
     it->second.grants = std::make_shared<grants::GrantGuard>(uid, key);
   }
-  // Sets the state of a known job, for readers of the metrics.
+  // Records the name of a known job, and the number and bytes of its shards that this server holds,
+  // for the metrics.
   void Held(JobUid uid, const std::string& name, std::uint32_t shards, std::uint64_t bytes) {
     MutexLock lock(&mu_);
     const auto it = jobs_.find(uid);

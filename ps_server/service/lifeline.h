@@ -18,7 +18,7 @@ namespace evergrad::ps_server {
 
 class Lifeline {
  public:
-  // Creates the lifeline of this process. Tests have several in one process.
+  // Creates the lifeline of this process. Tests create several lifelines in one process.
   explicit Lifeline(std::uint64_t process_uid);
   ~Lifeline();
   Lifeline(const Lifeline&) = delete;

@@ -34,7 +34,8 @@ struct PeerImage {
   // If another thread sets this flag, the reading ends with Cancelled. May be null.
   std::shared_ptr<const std::atomic<bool>> unwanted;
   std::chrono::milliseconds piece_deadline{5000};
-  // Time for which an unreachable server is retried, during which its stream redials.
+  // If the server cannot be reached, reads are repeated for this time. Meanwhile the data stream
+  // dials the server again.
   std::chrono::milliseconds unreachable_max{300};
 };
 

@@ -1,5 +1,5 @@
-// Copies the rows that the pulls of one request read from tables, into memory that its sections
-// share.
+// Copies the rows that the pulls of one request read from tables. The rows are copied into memory
+// that all sections of the request share.
 //
 // The rows of all sections of a request are read together, because many lookups in flight hide the
 // latency of memory. The caller calls Finish before it changes a shard. Runs on the shards'
@@ -28,7 +28,8 @@ class RowCopies {
   // Adds the rows of one section, for which the call has reserved bytes of its answer, and returns
   // the memory to which Finish copies them. Rows of another request must have been finished.
   tensor::SharedBytes Add(const PullPlan& plan, std::shared_ptr<DataCall> call);
-  // Copies the rows, and ends the sections that have been added.
+  // Copies the rows that have been added, and tells the call that their sections have outcomes
+  // (DataCall::FinishSections).
   void Finish() {
     if (call_ != nullptr) Copy();
   }
@@ -44,10 +45,10 @@ class RowCopies {
   // The call whose rows wait to be copied, shared as in RequestSection; null if there is none.
   std::shared_ptr<DataCall> call_;
   std::size_t sections_ = 0;
-  // A block for the rows of one request, each section at a multiple of 64.
+  // A block for the rows of one request. The rows of each section begin at a multiple of 64 bytes.
   std::shared_ptr<const void> memory_;  // shared with the answers
   std::span<std::byte> left_;
-  const DataCall* memory_of_ = nullptr;  // only compared, never read
+  const DataCall* memory_of_ = nullptr;  // the call of memory_; only compared
 };
 
 }  // namespace evergrad::ps_server

@@ -151,7 +151,7 @@ std::uint64_t SectionRunner::RunPull(HostedShard* hosted, RequestSection section
     outcome.result.chunks.push_back(options_.copies->Add(plan, std::move(section.call)));
     return bytes;
   }
-  // A reference to a chunk copies no bytes, but has a cost.
+  // An answer with references to chunks copies no values, but each reference also takes time.
   const std::uint64_t cost = outcome.result.chunks.size() * 256;
   section.call->FinishSection();
   return cost;

@@ -32,7 +32,7 @@ class SectionRunner {
     fault::Failpoints* failpoints = nullptr;  // May be null.
     const SectionMetrics* metrics = nullptr;
     const Images* images = nullptr;  // images of stopped shards; null if the server makes no images
-    RowCopies* copies = nullptr;     // the rows of pulls; the caller finishes them
+    RowCopies* copies = nullptr;     // gets the rows of pulls; the caller calls Finish
     // Called when a push was refused because the proof of its grant is missing or invalid (LEDGER
     // line 35). Must not block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
@@ -57,7 +57,7 @@ class SectionRunner {
   const Options options_;
 };
 
-// Returns whether an armed failpoint loses the answer of a push.
+// Returns whether the hit of a failpoint demands that the answer to a push is lost.
 bool LosesAnswer(const fault::Hit& hit);
 
 }  // namespace evergrad::ps_server

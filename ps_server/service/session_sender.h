@@ -18,7 +18,7 @@ namespace evergrad::ps_server {
 
 class SessionSender {
  public:
-  // `send` is SessionClient::Send, which returns false without a session.
+  // `send` is SessionClient::Send, which returns false if there is no session.
   explicit SessionSender(std::function<bool(v1::TaskMessage)> send) : send_(std::move(send)) {}
 
   // Begins a session and sends the kept messages.

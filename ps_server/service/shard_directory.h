@@ -2,9 +2,10 @@
 //
 // The directory is needed because a Hello must be made without waiting for a shard's executor. Only
 // Assign and Close change the sets of closed and refused closures of a shard. Control handles both
-// orders before the executor, so the sets in the directory always include the received orders. The
-// sets of a shard that is read from a snapshot are known once it is loaded. Until the shard is
-// loaded, the Hello reports the shard as loading. Runs on the control executor.
+// orders before the executor, so the sets in the directory always include the closures of every
+// order that has arrived. The sets of a shard that is read from a snapshot are known once it is
+// loaded. Until the shard is loaded, the Hello reports the shard as loading. Runs on the control
+// executor.
 #pragma once
 
 #include <cstddef>

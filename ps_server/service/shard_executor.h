@@ -8,9 +8,10 @@
 // a pull sees the whole update or nothing of it.
 //
 // Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections.
-// The fence and the ledger make both orders correct. Only a cut, a report and the answer to a seal
-// wait for the end of an apply, because they need complete values. Nothing blocks, and only the
-// table of jobs has a lock.
+// A control operation may therefore overtake a section that arrived earlier. The result is still
+// correct, because each push is checked against the present epoch and the ledger. Only a cut, a
+// report and the answer to a seal wait for the end of an apply, because they need complete values.
+// Nothing blocks, and only the table of jobs has a lock.
 //
 // This class has the queues and decides which shard's sections run next. HostedShards has the
 // shards, SectionRunner runs the sections, RowCopies copies the rows of pulls, ShardCuts takes
@@ -79,7 +80,7 @@ class ShardExecutor {
   using CutReady = ShardCuts::Ready;
   void Cut(ShardKey key, ShardEpoch epoch, CutReady ready);
   // Stops the shard (Shard::Stop) and then takes its last cut, as Cut does (LEDGER line 22). A
-  // repeat returns the same cut again.
+  // repeated call returns an equal cut, because the shard does not change any more.
   void Stop(ShardKey key, ShardEpoch epoch, CutReady ready);
   // Reports the states of this executor's shards of `job` (0 for all jobs), in no order.
   void Report(JobUid job, bool digests, ShardReports::Done done);

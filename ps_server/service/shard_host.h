@@ -1,8 +1,8 @@
-// All shards of one server. The class accepts requests and answers each once, and runs control
+// All shards of one server. The class accepts requests, answers each request once, and runs control
 // operations on the shards.
 //
-// Shard s is on executor s % executors. Thread-safe. Callbacks of control operations run on a
-// shard's executor and must not block.
+// Shard s is on executor s % (number of executors). Thread-safe. Callbacks of control operations
+// run on a shard's executor and must not block.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ class ShardHost {
     metrics::Registry* registry = nullptr;        // All pointers outlive the host.
     fault::Failpoints* failpoints = nullptr;      // May be null.
     std::uint64_t frame_bytes_max = 1ull << 30;   // limit of one answer
-    std::uint64_t pool_bytes_max = 256ull << 20;  // spare blocks kept for writing out of place
+    std::uint64_t pool_bytes_max = 256ull << 20;  // limit of the spare blocks in pool()
     std::uint64_t memory_bytes_max = 0;           // limit of embedding tables; 0 for no limit
     // Images of stopped shards; may be null; outlives the executors.
     const Images* images = nullptr;
@@ -51,7 +51,8 @@ class ShardHost {
               const std::string& certificate_task = "");
 
   JobTable& jobs() { return *jobs_; }
-  // The spare blocks, which all shards share.
+  // Returns the pool of spare blocks, which all shards share. An apply writes into a spare block
+  // while a reader holds the old block.
   const std::shared_ptr<storage::ChunkPool>& pool() const { return pool_; }
   ShardExecutor& shard_executor(ShardId shard) {
     return *shard_executors_[shard.value() % shard_executors_.size()];

@@ -1,7 +1,7 @@
 // Reports of the states of one executor's shards to the coordinator.
 //
-// A report is made in tasks of about a millisecond, so that the requests of other shards run in
-// between. A report waits for the end of an apply in progress. Digests need a pass over all values.
+// A report is made in tasks of about a millisecond, so that the executor runs requests between the
+// tasks. A report waits for the end of an apply in progress. Digests need a pass over all values.
 // Reports with digests that wait at the same time share one pass, so that repeated requests do not
 // slow down training. Runs on the shards' executor.
 #pragma once

@@ -39,7 +39,7 @@ class StopOrders {
   void Submit(const v1::StopShard& stop, std::uint64_t term);
 
  private:
-  // One shard, in the session of the order.
+  // The order to stop one shard. `session` is the session in which the order arrived.
   struct Order {
     ShardKey key;
     ShardEpoch epoch;

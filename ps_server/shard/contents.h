@@ -18,9 +18,9 @@ class Contents {
  public:
   virtual ~Contents() = default;
 
-  // Checks that the push of a GRADIENT fits the contents, and reserves every row and byte that the
-  // push needs (LEDGER line 11). After a failure nothing is changed, and the result has the reason
-  // and the code kInvalid or kOverBudget. `where` names the shard in messages.
+  // Checks that a push with a gradient fits the contents, and reserves all rows and memory that the
+  // push needs (LEDGER line 11). If the push is refused, nothing has changed, and the result has
+  // the reason and the code kInvalid or kOverBudget. `where` names the shard in messages.
   struct Refusal {
     PushCode code = PushCode::kInvalid;
     std::string message;
@@ -28,8 +28,8 @@ class Contents {
   virtual std::optional<Refusal> Prepare(const Push& push, absl::string_view where) = 0;
   // Begins to apply the push (LEDGER line 12). Called after Prepare of the same push; the caller
   // keeps the memory of the push until applying() is false. `t` is the number of gradients of this
-  // shard, including the present one. Returns the number of additional events: 1 if rows are
-  // evicted because of the memory limit or their age, otherwise 0.
+  // shard, including the present one. Returns the number that is added to the shard's lsn for
+  // evictions: 1 if the push evicts rows because of the memory limit or their age, otherwise 0.
   virtual std::uint64_t Begin(const Push& push, std::uint64_t t) = 0;
   virtual bool applying() const = 0;
   // Applies about `bytes_max` bytes, and returns the approximate number of applied bytes.
@@ -43,7 +43,7 @@ class Contents {
   virtual void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) = 0;
   virtual absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) = 0;
   virtual void EndCut(std::uint64_t serial) = 0;
-  virtual std::unique_ptr<Contents> Copy() const = 0;  // shares only memory that does not change
+  virtual std::unique_ptr<Contents> Copy() const = 0;  // the copies share only constant memory
 
   virtual std::uint64_t value_bytes() const = 0;
   virtual std::uint64_t state_bytes() const = 0;

@@ -1,4 +1,5 @@
-// Rows of one dense variable: values and optimizer state in chunks, applied chunk by chunk.
+// Rows of one dense variable, with values and optimizer state in chunks. A gradient is applied
+// chunk by chunk.
 //
 // The class holds and computes float32. For a variable with a 16-bit wire type, the class holds a
 // second copy of the values in that type. Each apply converts the values that it has just written,
@@ -59,11 +60,13 @@ class DenseContents final : public Contents {
   std::uint64_t rows_ = 0, first_element_ = 0;  // first_element_ is an index in the whole variable
   storage::DenseArray values_;
   storage::DenseArray states_[optimizer::kStatesMax];
-  // The values in a 16-bit wire type, two in the space of a float. Chunk c therefore holds chunks 2
-  // c and 2 c + 1 of the values. Empty if the wire type is float32.
+  // wire_values_ has the values in a 16-bit wire type, two in the space of a float. Chunk c of
+  // wire_values_ therefore holds chunks 2 c and 2 c + 1 of values_. Empty if the wire type is
+  // float32.
   tensor::WireType wire_ = tensor::WireType::kFloat32;
   storage::DenseArray wire_values_;
-  // The part of the gradient that belongs to chunk next_chunk_, in the wire type.
+  // During an apply, next_chunk_ is the next chunk to update, and gradient_ points to the part of
+  // the gradient for this chunk, in the wire type.
   bool applying_ = false;
   const std::byte* gradient_ = nullptr;
   std::size_t next_chunk_ = 0;

@@ -50,7 +50,7 @@ enum class PushCode {
 // Table numbers are ascending. The ids, and the values or gradients of their rows, are in the order
 // of the tables.
 struct TableRows {
-  bool present = false;  // the section has ids
+  bool present = false;  // true if the section has ids
   std::span<const std::int64_t> ids;
   std::span<const std::uint32_t> tables, rows;
 };
@@ -71,8 +71,8 @@ struct Push {
   // The type of the payload: the variable's wire type, or for a slot the wire type of the named
   // tables, or kSeveral if they have several wire types. A kSkip may omit the type.
   tensor::WireType wire = tensor::WireType::kFloat32;
-  // The error that the decoder found, or "". The answer is kInvalid with this text, unless the
-  // ledger gives the answer (LEDGER line 11).
+  // The error that the decoder found, or "". If there is an error and the ledger admits the push,
+  // the answer is kInvalid with this text (LEDGER line 11).
   absl::string_view defect;
   // The reason why the sender's proof of its grant is not valid (LEDGER line 35), or "". If there
   // is a reason, the answer is kInvalid with the reason as its message, and the ledger is not read.
@@ -92,8 +92,8 @@ struct Pull {
   bool has = false;
   MapVersion have_start;
   std::uint64_t have_vlsn = 0;
-  // For slots only, which never answer kUnchanged; a dense shard refuses rows. The ids must outlive
-  // the PullPlan and its readings.
+  // The rows to read from a slot. A slot never answers kUnchanged. A dense shard refuses a pull
+  // that names rows. The ids must outlive the PullPlan and its readings.
   TableRows rows_of = {};
 };
 struct PullResult {
@@ -127,7 +127,7 @@ struct SlotSettings {
   std::uint32_t slot = 0, slots = 0;
   // The tables by index in the plan. bytes_max of a table is the limit of this slot's partition.
   std::vector<storage::TableSettings> tables;
-  std::vector<tensor::WireType> wire = {};  // by index; if empty, all are float32
+  std::vector<tensor::WireType> wire = {};  // per table; if empty, all are float32
   tensor::WireType wire_of(std::size_t table) const {
     return table < wire.size() ? wire[table] : tensor::WireType::kFloat32;
   }
@@ -160,11 +160,11 @@ class Contents;
 
 // The state of a shard at one moment between two of its sections, with everything that LEDGER lines
 // 6 and 7 list. Values and optimizer state are exactly the effect of the updates in the ledger of
-// the cut (P6). Values and state are references to chunks: while a cut is held, applies write out
-// of place, and the replaced chunks stay in memory, at most bytes(). The shard's executor makes a
-// cut; any thread may read and drop it. The rows of a slot are not part of the struct.
-// Shard::NextSlice captures them later, slice by slice, and pushes save a row before they change
-// it.
+// the cut (P6). Values and state are references to chunks. While a cut is held, an apply writes new
+// values beside the referenced chunks, and the replaced chunks stay in memory. They have at most
+// bytes() bytes. The shard's executor makes a cut; any thread may read and drop it. The rows of a
+// slot are not part of the struct. Shard::NextSlice captures them later, slice by slice, and pushes
+// save a row before they change it.
 struct ShardCut {
   std::shared_ptr<const ShardSettings> settings;  // shared with the shard: fixed for the job
   ShardEpoch epoch;
@@ -248,16 +248,16 @@ class Shard {
   // belong to the present owner. Only tests and the simulation use Snapshot.
   std::unique_ptr<Shard> Snapshot() const;
   // Returns a cut for a snapshot file (LEDGER line 27): one reference for each 256 KiB, and a copy
-  // of the ledger. EG_CHECKs that no update is being applied. For a slot, a push saves the rows
-  // that it changes and that no slice has captured yet. If the saved rows exceed
-  // `preimage_bytes_max`, the cut is dropped. A shard has one cut at a time, which ends at the next
-  // Cut or at EndCut.
+  // of the ledger. No update may be in progress (EG_CHECK). For a slot, a push saves the rows that
+  // it changes and that no slice has captured yet. If the saved rows exceed `preimage_bytes_max`,
+  // the cut is dropped. A shard has one cut at a time, which ends at the next Cut or at EndCut.
   ShardCut Cut(std::uint64_t preimage_bytes_max = kPreimageBytesMax) const;
   // Returns the next piece of a slot's cut, of about `bytes_max` bytes, or Aborted if the cut has
-  // ended. EG_CHECKs that nothing is being applied.
+  // ended. No update may be in progress (EG_CHECK).
   absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) const;
   void EndCut(std::uint64_t serial) const;
-  // Gives the state of a snapshot to a new owner (LEDGER line 21 or 22).
+  // Makes this shard, which has the state of a snapshot, the shard of a new owner with this epoch
+  // and start (LEDGER line 21 or 22).
   void BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& refused);
 
   const ShardSettings& settings() const { return *settings_; }
@@ -270,7 +270,7 @@ class Shard {
   const Ledger& ledger() const { return ledger_; }
   // Returns the number of updates in the present state, without SKIPs.
   std::uint64_t updates_applied() const { return updates_applied_; }
-  std::uint64_t duplicates() const { return duplicates_; }  // DUPLICATEs answered by this process
+  std::uint64_t duplicates() const { return duplicates_; }  // DUPLICATE answers of this process
   // Returns the number of SKIPs in the present state, by reason.
   const std::map<std::string, std::uint64_t>& skips() const { return skips_; }
   std::uint64_t value_bytes() const;
@@ -278,13 +278,13 @@ class Shard {
   // Returns the sum of Mix(index in the whole variable, float bits) over all elements, mod 2^64, so
   // that the digests of a variable's shards add up to the same number for every partition.
   // StateDigest is the sum over all optimizer states. State k adds k * 2^56 to the index, so that
-  // two states that were exchanged change the sum.
+  // the sum changes if two states are exchanged.
   std::uint64_t Digest() const;
   std::uint64_t StateDigest() const;
   // Returns a copy of the values in row order, for tests and digests.
   std::vector<float> Values() const;
-  // Returns the tables of a slot, by index in the plan; empty for a dense shard. EG_CHECKs that no
-  // update is being applied.
+  // Returns the tables of a slot, by index in the plan; empty for a dense shard. No update may be
+  // in progress (EG_CHECK).
   std::vector<const storage::EmbeddingTable*> Tables() const;
 
  private:

@@ -32,22 +32,22 @@ struct ShardRules {
   static absl::string_view DefectOf(const Push& push) { return push.defect; }
   // LEDGER 12, 13: a skipped update is recorded like an applied one.
   static bool IsRecorded(UpdateKind) { return true; }
-  // LEDGER 6: an applied gradient is the newest change of the values.
+  // LEDGER 6: an applied gradient changes the values, so its lsn becomes the vlsn.
   static std::uint64_t VlsnAfterGradient(std::uint64_t /*vlsn*/, std::uint64_t lsn) { return lsn; }
   // LEDGER 13: two states with different starts can have the same vlsn, so a pull compares the
   // starts, too.
   static bool IsUnchanged(const Pull& pull, MapVersion start, std::uint64_t vlsn) {
     return pull.has && pull.have_start == start && pull.have_vlsn == vlsn;
   }
-  // LEDGER 24: a Close is valid only for the epoch for which it was made, and not for a map before
-  // the shard's start.
+  // LEDGER 24: a shard accepts a Close only if the Close was made for the shard's epoch, and if its
+  // map version is not lower than the shard's start.
   static bool TakesClose(ShardEpoch epoch, MapVersion version, ShardEpoch own, MapVersion start) {
     return epoch == own && version >= start;
   }
   // LEDGER 22: a stopped shard ignores Closes, because each Close contains all ended closures, so
   // its next owner misses none.
   static bool IgnoresCloses(bool stopped) { return stopped; }
-  // LEDGER 6: a Close that changed the ledger is an event.
+  // LEDGER 6: a Close that changed the ledger raises the lsn by 1.
   static std::uint64_t EventsOfClose(bool changed) { return changed ? 1 : 0; }
   // LEDGER 6, 27: the values of a cut are the effect of exactly the updates in its ledger.
   static const Ledger& InCut(const Ledger& ledger) { return ledger; }

@@ -182,7 +182,8 @@ void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {
     cut->table_filtered.push_back(info.waiting);
     cut->table_steps.push_back(info.step);
   }
-  // The size is that of the file: values and state, and three numbers for each row or waiting id.
+  // The size is that of the file of the cut: values and optimizer state, and the id, stamp and
+  // count of each row or waiting id.
   cut->table_bytes = value_bytes() + state_bytes();
   for (std::size_t t = 0; t < tables_.size(); ++t)
     cut->table_bytes += (cut->table_rows[t] + cut->table_filtered[t]) * 3 * sizeof(std::uint64_t);

@@ -38,15 +38,16 @@ class OrderQueue {
     // Delay before the latest attempt; 0 for the first attempt.
     std::chrono::milliseconds backoff{0};
   };
-  // The effect of an order on earlier orders of its shard.
+  // The effect of an order on earlier orders of its shard: all are kept, or a waiting order is
+  // replaced, or a waiting order is replaced and the order that is being performed is ended.
   enum class Earlier { kKept, kReplacedWhereWaiting, kReplacedAndEnded };
   enum class Again { kQueued, kReplaced, kUnwanted };
   struct Options {
-    std::string name;         // of the thread
+    std::string name;         // name of the thread
     bool background = false;  // The thread has a low priority.
     Earlier earlier = Earlier::kKept;
     std::size_t orders_max = std::numeric_limits<std::size_t>::max();
-    std::string too_many = {};           // the message of the error at orders_max
+    std::string too_many = {};           // the error's message if orders_max orders wait
     metrics::Limit* limit = nullptr;     // metric of the waiting orders; may be null
     const Clock* clock = nullptr;        // if null, no order is performed again
     std::function<void(Entry)> perform;  // Called on the queue's thread, without a lock held.

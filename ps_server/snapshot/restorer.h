@@ -29,7 +29,8 @@ class Restorer {
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;   // for snapshot.restore (each MiB); may be null
     std::shared_ptr<storage::ChunkPool> pool;  // of the server's shards; may be null
-    std::size_t orders_max = 64 * 1024;        // one per shard; a server has far fewer shards
+    // Limit of the waiting orders. Each shard has at most one, and a server has far fewer shards.
+    std::size_t orders_max = 64 * 1024;
   };
   struct Order {
     // The restorer sets pool, failpoints and `cancelled` of the source, and also its file system if

@@ -25,7 +25,7 @@ class RowWriter {
   absl::Status Begin(snapshot::Section section, std::uint32_t table);
 
   snapshot::ShardFileWriter& writer_;
-  snapshot::Section section_ = snapshot::Section::kValues;  // initially not a section of rows
+  snapshot::Section section_ = snapshot::Section::kValues;  // of the last block; not rows at first
   std::uint32_t table_ = 0;
   std::vector<std::uint32_t> order_;  // its memory is reused for the next slice
   std::vector<std::byte> block_;

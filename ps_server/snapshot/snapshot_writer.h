@@ -44,7 +44,8 @@ class SnapshotWriter {
     std::shared_ptr<storage::ChunkPool> pool;
     // Limit of one cut, with values, optimizer state and ledger (`snapshot_bytes_max`).
     std::uint64_t bytes_max = 1ull << 30;
-    std::size_t orders_max = 64 * 1024;  // one per shard; a server has far fewer shards
+    // Limit of the waiting orders. Each shard has at most one, and a server has far fewer shards.
+    std::size_t orders_max = 64 * 1024;
     // The first and the longest delay after a dropped cut. Each delay is twice the previous one.
     std::chrono::milliseconds retry_first{1000}, retry_max{30000};
   };

@@ -42,7 +42,8 @@ class alignas(64) Chunk {
 
   std::atomic<std::uint32_t> refs_{1};
   const std::uint32_t size_;
-  // The pool to which the chunk returns, shared by all its chunks. Null for a chunk that is freed.
+  // The pool to which the last release returns the chunk. All chunks of a pool share it. If null,
+  // the last release frees the memory of the chunk.
   std::shared_ptr<ChunkPool> pool_;
 };
 

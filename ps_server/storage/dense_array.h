@@ -20,8 +20,8 @@ namespace evergrad::ps_server::storage {
 class DenseArray {
  public:
   DenseArray() = default;
-  // Create does not initialise the contents. `pool` may be null. Both functions return
-  // ResourceExhausted if memory is exhausted.
+  // The three functions return ResourceExhausted if memory is exhausted. `pool` may be null. Create
+  // does not initialise the contents.
   static absl::StatusOr<DenseArray> Create(std::uint64_t elements, std::shared_ptr<ChunkPool> pool);
   static absl::StatusOr<DenseArray> Filled(std::uint64_t elements, float value,
                                            std::shared_ptr<ChunkPool> pool);
@@ -52,7 +52,7 @@ class DenseArray {
     std::size_t size = 0;
   };
   Write BeginWrite(std::size_t i);
-  void EndWrite(std::size_t i);  // `to` replaces the chunk
+  void EndWrite(std::size_t i);  // puts the block at Write::to in place of chunk i
   void CancelWrites() { spares_.clear(); }
 
   // Returns the sum over the elements of Mix(first_index + i, bits), mod 2^64.
@@ -61,7 +61,8 @@ class DenseArray {
  private:
   std::uint64_t elements_ = 0;
   std::vector<ChunkRef> chunks_;
-  // Empty, or one reference for each chunk, which is null if the chunk is written in place.
+  // Empty, or one entry for each chunk: the spare block for the new values, or null if the chunk is
+  // written in place.
   std::vector<ChunkRef> spares_;
   std::shared_ptr<ChunkPool> pool_;  // shared with the chunks that return to it
 };

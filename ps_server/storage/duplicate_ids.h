@@ -101,7 +101,8 @@ class DuplicateIds {
     }
   };
   Marker marker() { return {seen_.view(), suspect_positions_.data()}; }
-  // `hashes` are the hashes of the push, and `suspects` is the count of its Marker.
+  // `hashes` are the hashes of all ids of the push, and `suspects` is the number of suspects that
+  // the Marker has counted.
   void Find(std::span<const std::uint64_t> hashes, std::size_t suspects);
 
   bool any() const { return !positions_.empty(); }

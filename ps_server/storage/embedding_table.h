@@ -10,8 +10,8 @@
 // the budget depends on the other tables, too.
 //
 // A push has two halves, like a push to a shard: Prepare does everything that can fail and changes
-// no visible state. Apply cannot fail. From Prepare until Apply has ended, Read, cuts, Restore,
-// digests and stats are EG_CHECK failures.
+// no visible state. Apply cannot fail. From Prepare until Apply has ended, calls of Read and of the
+// functions for cuts, restoring, digests and stats fail an EG_CHECK.
 #pragma once
 
 #include <cstddef>
@@ -55,8 +55,8 @@ class EmbeddingTable {
   // memory is exhausted, or if bytes_max or the server's limit is exceeded and not enough rows can
   // be evicted. The table is then unchanged. Returns InvalidArgument if global_step does not fit 32
   // bits. `global_step` may be lower than that of an earlier push: the table's time is the highest
-  // step so far, and a row's stamp never decreases. After OK, call Apply until applying() is false,
-  // or Cancel.
+  // step so far, and the stamp of a row (the time of its last push) never decreases. After OK, call
+  // Apply until applying() is false, or Cancel.
   absl::StatusOr<PushOutcome> Prepare(std::span<const std::int64_t> ids, std::uint64_t global_step);
   void Cancel();
   // Applies the push in pieces of at least one row and at most about `bytes_max` bytes of gradient.
@@ -131,7 +131,7 @@ class EmbeddingTable {
   std::unique_ptr<PushApplier> applier_;
   std::unique_ptr<TableCut> cut_;  // null if there is no cut
   HotIds hot_;
-  TableStats counted_;  // only the counters since this process holds the table
+  TableStats counted_;  // uses only the members that count since this process holds the table
   Phase phase_ = Phase::kIdle;
 };
 

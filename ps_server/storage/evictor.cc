@@ -167,7 +167,8 @@ void Evictor::DropOldest(bool rows, std::uint64_t count) {
   store_.index.ForEach([&](const Entry& e) {
     if (IsRow(e) == rows) ++histogram[(e.stamp - least) >> shift];
   });
-  // The additional entries make up for entries that the push names or that are dropped already.
+  // Some of the oldest entries cannot be chosen, because the push names them or because they are
+  // dropped already. The histogram is therefore summed up to more than `count` entries.
   const std::uint64_t enough = count + named_.size() + gone.size();
   std::uint32_t last = 0;
   for (std::uint64_t sum = histogram[0]; sum < enough && last + 1 < histogram.size();

@@ -4,9 +4,9 @@
 // time of look-ups.
 //
 // The pool takes slabs of 2 MiB from the system and allocates multiples of 4 KiB in them, by first
-// fit from the slab of the last allocation. Adjacent free pages merge. All tables of a server share
-// the pool, so that small tables share slabs. Thread-safe; tables call it rarely. The pool does not
-// charge its memory to a MemoryBudget; the tables do.
+// fit, beginning with the slab of the last allocation. Adjacent free pages merge. All tables of a
+// server share the pool, so that small tables share slabs. Thread-safe; tables call it rarely. The
+// pool does not charge its memory to a MemoryBudget; the tables do.
 #pragma once
 
 #include <array>

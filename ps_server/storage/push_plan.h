@@ -38,7 +38,7 @@ class PushPlan {
   // Cancels the plan and restores the store.
   void Cancel();
 
-  // --- the last plan; a position is the index of an id in the push
+  // --- Results of the last Make. A position is the index of an id in the push.
   std::size_t size() const { return size_; }
   const std::uint64_t* hashes() const { return hashes_.data(); }
   const std::uint32_t* targets() const { return targets_.data(); }

@@ -16,8 +16,9 @@ constexpr double kLoadAfter = 0.66;
 constexpr std::uint32_t kLinesMin = 4;
 constexpr std::uint32_t kDepthMax = 28;
 
-// Returns the number of lines after the last home line. At the end of a few segments, more entries
-// are behind their home lines than these lines can hold. Filled and Grow then add lines.
+// Returns the number of lines after the last home line. These lines hold the entries that do not
+// fit into the last home lines. For a few segments this number of lines is too small. Filled and
+// Grow then add lines.
 std::uint32_t SlackOf(std::uint32_t capacity) {
   return 2 + std::min<std::uint32_t>(capacity / 64, 8);
 }
@@ -167,7 +168,7 @@ bool RowIndex::Grow(std::uint64_t hash) {
       const std::uint32_t capacity =
           std::max(LinesFor(old->count), old->capacity < 64 ? 2 * old->capacity : 0);
       segment = Filled(moving_, 0, moving_.size(), capacity, depth);
-    } else {  // a chain is longer than the slack, so the slack doubles
+    } else {  // entries do not fit into the slack, so the slack doubles
       segment = New(old->capacity, 2 * old->slack, depth);
       if (segment != nullptr) {
         std::memcpy(static_cast<void*>(segment->lines()), old->lines(),

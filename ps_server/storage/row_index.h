@@ -63,7 +63,7 @@ class RowIndex {
     std::uint32_t stamp;
   };
   static constexpr std::uint32_t kNone = 0xffffffff;
-  // A segment with more entries is split; it has 64 to 96 KiB.
+  // A segment with more entries is split. A segment of this many entries has 64 to 96 KiB.
   static constexpr std::uint32_t kSegmentEntries = 4096;
 
   using Line = IndexLine;

@@ -82,7 +82,7 @@ struct RowStore {
                         optimizers::kIndexBytesPerRow) +
            waiting_held * optimizers::kIndexBytesPerRow;
   }
-  // Returns the bytes to charge for an arena of this size.
+  // Returns the bytes to charge for an arena with row numbers below `high_water`.
   std::uint64_t ChargedBytes(std::uint64_t high_water) const;
   // Sets the charges to the memory that is held.
   void Settle();

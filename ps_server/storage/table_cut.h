@@ -24,8 +24,8 @@ class TableCut {
   TableCut(const RowStore* store, std::uint64_t preimage_bytes_max);
 
   // Clears `slice` and fills it with at most about `bytes_max` bytes. The slice may be empty.
-  // Returns false if no slice follows, or if the cut is lost. Takes O(bytes_max), independent of
-  // the table's size.
+  // Returns false if no slice follows, or if the cut is lost. The call takes O(bytes_max) time,
+  // whatever the size of the table.
   bool NextSlice(std::uint64_t bytes_max, TableSlice* slice);
   // Returns true if the preimages have exceeded their limit. The slices of a lost cut must not be
   // used.

@@ -10,10 +10,10 @@ namespace evergrad::ps_server::storage {
 // The bytes of the id, stamp and count of a row or waiting id in a slice.
 inline constexpr std::uint64_t kSliceIdBytes = sizeof(std::int64_t) + 2 * sizeof(std::uint32_t);
 
-// A piece of a cut: rows, and ids that wait for their admission, in no order. The count of a row is
-// the number of gradients that were applied to it, or 0 if the optimizer does not need the number.
-// The count of a waiting id is the number of pushes that named it. A stamp is the global step of
-// the last push, or 0 without TTL and LRU.
+// A piece of a cut: rows, and ids that wait for their admission, in no particular order. The count
+// of a row is the number of gradients that were applied to it, or 0 if the optimizer does not need
+// the number. The count of a waiting id is the number of pushes that named it. A stamp is the
+// global step of the last push, or 0 without TTL and LRU.
 struct TableSlice {
   std::vector<std::int64_t> ids;
   std::vector<std::uint32_t> stamps, counts;
