@@ -15,7 +15,7 @@
 namespace evergrad::worker {
 
 struct Config {
-  std::string name;  // if "", the ordinal of the host name, or else a number from the coordinator
+  std::string name;  // if "", the number at the end of the host name or from the coordinator
   std::string device = "auto";  // auto | cpu | gpu | gpu:N; Resolve leaves cpu or gpu:N
   // The device and the reason for its choice, "cpu: no CUDA driver (cudart 35)". Resolve sets it.
   std::string device_text = {};

@@ -110,7 +110,7 @@ class AnySpan {
   bool empty() const { return size_ == 0; }
   Element type() const { return type_; }
   bool is_float32() const { return type_ == Element::kFloat32; }
-  // EG_CHECKs that the type is float32.
+  // The type must be float32 (EG_CHECK).
   std::span<Float> floats() const {
     EG_CHECK(is_float32());
     return {static_cast<Float*>(data_), size_};
@@ -186,7 +186,7 @@ struct DeviceUse {
   std::string name;
   MemoryUse memory;
   std::uint64_t measured = 0;
-  double in = 0, out = 0;  // copies, including the host's work to submit them
+  double in = 0, out = 0;  // time of copies, with the time in which the host submits them
   // Bytes uploaded so far, and the part of them that the compute thread had to copy first.
   std::uint64_t in_bytes = 0, staged_bytes = 0;
   double kernels = 0;  // time from a step's first kernel to its last, without `stalled`
@@ -274,7 +274,8 @@ class Backend {
   // ---- Memory
 
   // Returns whether the host may access this backend's memory. If so, primitives accept any host
-  // memory, primitives and copies are complete when they return, and marks have always passed.
+  // memory, and primitives and copies are complete when they return. A mark has then passed as soon
+  // as it is recorded.
   virtual bool host_memory() const = 0;
   // Allocates at least 1 byte. Returns ResourceExhausted: "out of memory: what=WHAT bytes=ASKED
   // free=FREE". Must not be called within a step.
@@ -321,10 +322,11 @@ class Backend {
   // ---- Steps
 
   // Begins a step. `signature` holds everything that determines the calls until EndStep: addresses,
-  // sizes, batch, phase, numbers. A caller that passes a signature again promises equal calls, and
-  // that none of their memory was freed between the two steps. A recording that uses a mark is
-  // dropped when that mark is destroyed. Returns true if the backend has queued its recording of
-  // this signature; the caller then skips the calls and continues with EndStep.
+  // sizes, batch, phase, numbers. A caller that passes a signature again promises that it will make
+  // equal calls, and that the memory used by these calls was not freed between the two steps. A
+  // recording that uses a mark is dropped when that mark is destroyed. Returns true if the backend
+  // has queued its recording of this signature; the caller then skips the calls and continues with
+  // EndStep.
   virtual bool BeginStep(std::span<const std::uint64_t> signature) = 0;
   // Ends the step without waiting. All calls and marks of the step have been queued in kCompute.
   virtual void EndStep() = 0;
@@ -336,9 +338,9 @@ class Backend {
   // error is ResourceExhausted, Internal with the library's message, or Unavailable, which means
   // that the device has failed and a new backend is needed.
   virtual absl::Status TakeError() = 0;
-  // With true, the default, the bits are also equal in different processes. With false, a backend
-  // may measure its algorithms once per shape and use the fastest. Must not be called within a
-  // step.
+  // With true (the default), different processes also compute equal bits. With false, a backend may
+  // measure its algorithms once per shape and use the fastest one, which may differ between
+  // processes. Must not be called within a step.
   virtual void SetReproducible(bool) {}
   // Returns OK if this device supports the precision. Otherwise returns FailedPrecondition with
   // only the reason as its message.
@@ -425,8 +427,8 @@ class Backend {
   // Normalizes `rows` vectors of `channels` elements, each channel by its mean and variance (Ioffe
   // and Szegedy, 2015, algorithms 1 and 2): y = gamma (x - mean) / sqrt(variance + epsilon) + beta.
   // BatchNormForward computes mean and variance of these rows (the sum of squares is divided by
-  // rows); BatchNormInference gets them as arguments. gamma and beta [channels] may be empty: 1 and
-  // 0.
+  // rows); BatchNormInference gets them as arguments. An empty gamma [channels] counts as 1, and an
+  // empty beta [channels] as 0.
   virtual void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x,
                                 In gamma, In beta, Out mean, Out variance, AnyOut y) = 0;
   virtual void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x,
@@ -496,10 +498,11 @@ class Backend {
   //   binary               from logits: max(x, 0) - x t + log(1 + exp(-|x|))
   //                        from p, clipped: -t log(p + 1e-7) - (1 - t) log(1 - p + 1e-7)
   //   mean squared error   (x - t)²
-  // The gradient is 0 where a probability was clipped. An example is correct if, in all of its
-  // rows, the label is the first of the largest columns. For binary losses it is correct if every
-  // element has the predicted class (x > 0.5, or x > 0 for logits) of its label (t > 0.5). A bad
-  // label is reported and not used as an index; the gradient is finite then.
+  // The gradient is 0 where a probability was clipped. An example is correct if the label of each
+  // of its rows is the column with the largest value, or the first of several such columns. For
+  // binary losses it is correct if every element has the predicted class (x > 0.5, or x > 0 for
+  // logits) of its label (t > 0.5). A bad label is reported and not used as an index; the gradient
+  // is finite then.
   virtual void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient,
                            LossResult* result) = 0;
   // Fills counts [2 kAucBins]: the numbers of positive elements (label > 0.5), then the numbers of
@@ -541,8 +544,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& optio
 // other's cores. libgomp reads OMP_WAIT_POLICY when it is loaded, before main(). If the variable is
 // unset, this function therefore sets it (and GOMP_SPINCOUNT, if that is unset) and executes the
 // program again, with the same pid, arguments and open files. The function returns if the variable
-// is set (by the user, a supervisor or the first pass), or if executing failed, which only costs
-// speed.
+// is set (by the user, by a supervisor, or by the first execution of the program). It also returns
+// if the second execution could not be started, which only costs speed.
 void PrepareThreadPools(const char* wait_policy, char** argv);
 
 }  // namespace evergrad::worker

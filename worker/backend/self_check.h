@@ -14,9 +14,9 @@ namespace evergrad::worker {
 
 // Compares the device with the reference on random numbers from `seed`. The check covers dense
 // layers and convolutions forward and backward, a reduction, elementwise passes, and a step that is
-// recorded and replayed with concurrent copies. Results must agree to 1e-4 of each array's largest
-// number. Returns DataLoss ("primitive=dense gradient of x want=0.25 got=nan") or the device's own
-// error.
+// recorded and replayed with concurrent copies. The results must differ by at most 1e-4 of the
+// largest number of each array. Returns DataLoss ("primitive=dense gradient of x want=0.25
+// got=nan") or the device's own error.
 absl::Status CompareBackends(Backend& device, Backend& reference, std::uint64_t seed);
 
 // Calls ChooseDevice, then opens a chosen GPU and compares it with the CPU. The check uses a

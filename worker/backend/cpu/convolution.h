@@ -1,7 +1,7 @@
 // One convolution shape as three oneDNN primitives: forward, backward by data, backward by weights.
 // Each primitive is created when it is first needed.
 //
-// Activations stay in NHWC, the layout of the interface, which oneDNN's vector kernels support.
+// Activations keep the layout of the interface, NHWC. oneDNN has vector kernels for this layout.
 // Weights are small, so every call reorders them from HWIO into the layout that each primitive
 // prefers. Weight gradients are reordered back to HWIO. x, y and w may have 16 bits; bias and
 // weight gradients are float32.

@@ -29,9 +29,9 @@ namespace evergrad::worker {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-// The limit of plans. A model has tens of shapes, and as many again for the short last batch. More
-// plans arise only if the batch size keeps changing. At the limit all plans are dropped, because
-// each plan holds reordered weights and scratch memory.
+// The limit of plans. A model has tens of shapes, and twice as many with the shapes of the short
+// last batch. More plans arise only if the batch size keeps changing. At the limit all plans are
+// dropped, because each plan holds reordered weights and scratch memory.
 constexpr std::size_t kPlansMax = 256;
 
 std::string& IsaLimit() {

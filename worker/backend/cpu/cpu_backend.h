@@ -14,8 +14,8 @@ namespace evergrad::worker {
 // avx512_core_bf16, because products with AMX crash (cpu_backend.cc).
 void KeepIsaLimit(const char* limit);
 
-// BackendOptions describes `bind`. Returns InvalidArgument for threads < 1 or above 1024, and
-// Unavailable if oneDNN could not create an engine.
+// BackendOptions (worker/backend/backend.h) describes `bind`. Returns InvalidArgument for threads <
+// 1 or above 1024, and Unavailable if oneDNN could not create an engine.
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads, bool bind);
 
 }  // namespace evergrad::worker

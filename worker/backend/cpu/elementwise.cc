@@ -200,7 +200,8 @@ void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64
 void Dropout(int threads, double rate, std::uint64_t key, AnyIn x, AnyOut y) {
   const std::int64_t n = static_cast<std::int64_t>(x.size());
   const float scale = static_cast<float>(1.0 / (1.0 - rate));
-  // Uniform() is a 24-bit word / 2^24, so the rate is compared in these units, exactly.
+  // Uniform() is a 24-bit word / 2^24, so the comparison with the rate, in units of 2^-24, is
+  // exact.
   const double threshold = rate * 16777216.0;
   ParallelFor(
       threads, (n + 3) / 4, kElementsPerPart / 16, [&](std::int64_t begin, std::int64_t end) {

@@ -1,8 +1,8 @@
 // Batch and layer normalization, and global average pooling. The loops are our own. For a variance
 // they make two passes over the data: the first pass computes the mean, and the second adds the
-// squared distances from the mean, because a difference of two large sums would lose the variance.
-// Sums are in double, by fixed blocks of rows, so the bits are the same however the work is divided
-// among threads.
+// squared distances from the mean, because the difference between the mean of the squares and the
+// square of the mean would lose most of its bits. Sums are in double, by fixed blocks of rows, so
+// the bits are the same however the work is divided among threads.
 #pragma once
 
 #include <cstdint>

@@ -47,7 +47,7 @@ class BlockCache {
     std::function<std::uint64_t()> free_bytes;
   };
   struct Stats {
-    std::uint64_t in_use = 0, in_use_peak = 0;      // bytes allocated, rounded up to blocks
+    std::uint64_t in_use = 0, in_use_peak = 0;      // bytes of blocks in use
     std::uint64_t reserved = 0, reserved_peak = 0;  // bytes taken from the device
     std::uint64_t held_back = 0;                    // freed bytes that wait for another stream
     std::uint64_t largest_free = 0;

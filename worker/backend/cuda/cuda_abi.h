@@ -99,8 +99,8 @@ typedef struct EgCudaApi {
   uint32_t table_bytes; /* sizeof(EgCudaApi) */
 
   const char* (*build)(void); /* "CUDA 13.0, cuDNN 9.19" */
-  /* Creates no context on any device. Without a driver or a device, returns EG_CUDA_NO_DRIVER or
-   * EG_CUDA_NO_DEVICE, and *count is 0. */
+  /* Counts the devices of the host, without creating a context on any of them. Without a driver or
+   * a device, returns EG_CUDA_NO_DRIVER or EG_CUDA_NO_DEVICE, and *count is 0. */
   int32_t (*device_count)(int32_t* count, EgCudaError* error);
   int32_t (*device)(int32_t ordinal, EgCudaDevice* device, EgCudaError* error);
 
@@ -148,8 +148,8 @@ typedef struct EgCudaApi {
    * algorithm for the shape. */
   int32_t (*plans)(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max,
                    int32_t* count, EgCudaError* error);
-  /* Makes the plan of algorithm `index` of the last answer of `plans`, which must have been for
-   * this key. Each algorithm of an answer may be made at most once. */
+  /* Makes the plan of algorithm `index` in the list that the last call of `plans` returned. That
+   * call must have had the same key. Each algorithm of a list may be made at most once. */
   int32_t (*make_plan)(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan,
                        EgCudaError* error);
   int32_t (*run_plan)(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments,

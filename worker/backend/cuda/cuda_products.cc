@@ -20,9 +20,9 @@ EgPlanKey MatmulKey(std::int64_t m, std::int64_t n, std::int64_t k, bool transpo
   return key;
 }
 
-// Returns the padding behind the last window. Padding by less than a stride has no effect at that
-// end, so several values are equivalent. The function chooses the value nearest to the padding in
-// front, because cuDNN has engines mainly for equal padding on both sides.
+// Returns the padding behind the last window. A window that does not fit is not used, so several
+// values of this padding give the same outputs. The function chooses the value nearest to the
+// padding in front, because cuDNN has engines mainly for equal padding on both sides.
 std::int64_t PadBehind(std::int64_t out, std::int64_t stride, std::int64_t kernel,
                        std::int64_t before, std::int64_t in, std::int64_t given) {
   const std::int64_t needed = (out - 1) * stride + kernel - before - in;

@@ -1,6 +1,6 @@
 // The primitives that are products of cuBLASLt and cuDNN: dense layers and convolutions, forward
-// and backward. If the library has no plan for a product, another product that is equally exact is
-// computed instead.
+// and backward. If the library has no plan for a product, the result is computed by another product
+// that is equally exact.
 #pragma once
 
 #include "worker/backend/cuda/cuda_steps.h"

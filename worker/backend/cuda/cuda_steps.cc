@@ -114,7 +114,8 @@ absl::Status CudaSteps::Wait(QueueMark& mark) {
 bool CudaSteps::BeginStep(std::span<const std::uint64_t> signature) {
   const GraphCapture::Key key =
       HashOf(signature, (plans_.reproducible() ? 0 : 1) + (tf32_ ? 2 : 0));
-  // A graph also depends on these numbers, which are not in the caller's signature.
+  // A graph also depends on the addresses of the work memory and on the plans. The caller's
+  // signature does not contain them.
   return recorder_.BeginStep(key, HashOf(work_.addresses(), key ^ plans_.generation()));
 }
 

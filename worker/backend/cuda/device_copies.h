@@ -1,7 +1,7 @@
 // Copies between the host and the device.
 //
 // Host memory that is not page-locked is copied into a page-locked ring first, piece by piece, so
-// that the caller waits only for its own copies into the ring. Used on the context's thread; the
+// that the caller waits for the device only if the ring is full. Used on the context's thread; the
 // arguments of the constructors outlive the objects.
 #pragma once
 

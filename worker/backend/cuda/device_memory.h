@@ -95,7 +95,8 @@ class PinnedMemory final : public HostMemory,
   std::uint64_t age_ ABSL_GUARDED_BY(mu_) = 0;
   // The smallest size that the driver refused.
   std::size_t refused_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // The number of attempts for which refused_bytes_ or more are not requested from the driver.
+  // While this number is above 0, a request of at least refused_bytes_ is refused without a call of
+  // the driver, and lowers the number by 1.
   std::uint32_t refused_ ABSL_GUARDED_BY(mu_) = 0;
   std::string refused_because_ ABSL_GUARDED_BY(mu_);
 };

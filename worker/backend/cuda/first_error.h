@@ -1,5 +1,5 @@
 // The first error of a backend since the caller last took an error. Errors name a place: the layer
-// and the phase of the present requests. Not thread-safe.
+// and the phase to which the work belongs that is being requested. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class FirstError {
   const absl::Status& status() const { return status_; }
   absl::Status Take() { return std::exchange(status_, absl::OkStatus()); }  // clears the error
 
-  // The view is kept until the next call.
+  // `layer` is not copied, so the text must live until the next call.
   void Enter(absl::string_view layer, Phase phase) { layer_ = layer, phase_ = phase; }
   absl::string_view layer() const { return layer_; }
   Phase phase() const { return phase_; }

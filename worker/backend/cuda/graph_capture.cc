@@ -10,8 +10,8 @@ namespace {
 
 // The limit of shapes. Shapes without a graph are remembered, too, and batches may have many sizes.
 constexpr std::size_t kEntriesMax = 1024;
-// A graph is evicted only if it has been unused for this multiple of the new shape's interval,
-// because a capture costs more than a step.
+// A graph is evicted only if it has been unused for this multiple of the time between two uses of
+// the new shape, because a capture costs more than a step.
 constexpr std::uint64_t kLonger = 4;
 
 }  // namespace

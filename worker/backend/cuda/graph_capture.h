@@ -61,8 +61,8 @@ class GraphCapture {
   // for a failure.
   void Captured(Key key, std::uint64_t calls);
   void Failed(Key key, const std::string& reason);
-  // Declares that the objects of the shape were destroyed, and its graph, too. The next use of this
-  // key means another shape.
+  // Declares that the objects of the shape and its graph were destroyed. The next use of this key
+  // means another shape.
   void Forget(Key key);
   const Stats& stats() const { return stats_; }
   // Returns the reason why `key` always runs eagerly, or "".
@@ -76,9 +76,10 @@ class GraphCapture {
     std::string reason;
   };
   void Drop(CapturedShape* entry);  // counts the removal of the entry's graph
-  // Evicts graphs to make space for the graph of `entry`, which was last requested at `before`. The
-  // new graph is assumed to be as large as the entry's last graph; the size of a first graph is
-  // unknown. Returns false, and changes nothing, if there is not enough space.
+  // Evicts graphs to make space for the graph of `entry`. The last call of Next for this entry was
+  // at `before` (a value of clock_). The new graph is assumed to be as large as the entry's last
+  // graph; the size of a first graph is unknown. Returns false, and changes nothing, if there is
+  // not enough space.
   bool MakeRoom(const CapturedShape& entry, std::uint64_t before, Decision* decision);
 
   const Options options_;

@@ -50,9 +50,9 @@ class PlanCache {
         error_(error) {}
   ~PlanCache() { Drop(); }  // the queues must have done all work
 
-  // With `yes`, plans use the first deterministic algorithm; otherwise the algorithm that was
-  // measured as the fastest. A worker may serve jobs of both kinds in turn, so it keeps the choices
-  // for both.
+  // With `yes`, plans use the first deterministic algorithm; otherwise they use the algorithm that
+  // was measured as the fastest. A worker may serve deterministic and other jobs one after another,
+  // so the cache keeps the choices of both settings.
   void SetReproducible(bool yes) { fastest_ = !yes; }
   bool reproducible() const { return !fastest_; }
 

@@ -202,8 +202,8 @@ void StepRecorder::RunRecorded(const std::string& reason) {
   recorded_.clear();
 }
 
-// A caller's signature could not distinguish the event from a later event at the same address. The
-// graphs that contain the event are therefore destroyed first.
+// A later event may get the same address, and the signature of a step could not distinguish the two
+// events. The graphs that contain the event are therefore destroyed first.
 void StepRecorder::DropEvent(EgEvent* event) {
   for (auto graph = graphs_.begin(); graph != graphs_.end();) {
     const auto next = std::next(graph);

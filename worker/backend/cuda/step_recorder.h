@@ -63,7 +63,8 @@ class StepRecorder {
   // The events of other queues are never captured.
   void Record(DeviceQueue queue, EgEvent* event);
   void Await(DeviceQueue queue, EgEvent* event);
-  // Ends the measured wait of the last Await, because work follows.
+  // Ends the measurement of a wait of kCompute. Must be called before work is queued behind the
+  // last Await.
   void EndWait();
 
   // Ends the capture without a graph; no effect if no step is captured. Must be called before

@@ -37,8 +37,8 @@ class StepTimes {
   void BeforeCopy(DeviceQueue queue);
   void AfterCopies(DeviceQueue queue);
 
-  // Must be called when kCompute gets a wait while no step is open. The next step begins with this
-  // wait.
+  // Must be called when an Await is queued in kCompute between two steps. This wait counts as a
+  // part of the next step.
   void BeforeStep();
   // The owner calls BeginCompute before, and EndCompute after, the requests to kCompute in a step,
   // outside of its capture.

@@ -1,6 +1,6 @@
-// The device memory that a backend itself needs on kCompute. Each piece only grows; its former
-// memory is freed in the queue's order. Used on the context's thread; `recorder` and `error`
-// outlive the object's last call.
+// The device memory that a backend itself needs on kCompute. Each piece only grows. When a piece
+// gets larger memory, its former memory may be used again only by work that is queued later in
+// kCompute. Used on the context's thread; `recorder` and `error` outlive the object's last call.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class WorkMemory {
 
   WorkMemory(std::shared_ptr<DeviceMemory> memory, StepRecorder* recorder, FirstError* error)
       : memory_(std::move(memory)), recorder_(recorder), error_(error) {}
-  ~WorkMemory();  // nothing else may hold the device's memory
+  ~WorkMemory();  // no other object may own device() any more
 
   // Returns the piece with at least `bytes`. If the piece grows, the capture of a step ends.
   // Returns nullptr after an error.

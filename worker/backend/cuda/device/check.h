@@ -19,8 +19,8 @@ int32_t Fail(int32_t kind, int32_t code, EgCudaError* error, const char* format,
 
 }  // namespace evergrad::cuda
 
-// Returns from the calling function if the runtime call fails. The calling function must return a
-// kind and have an `error`.
+// Returns from the calling function if the runtime call fails. The calling function must return an
+// EgCudaKind, and must have a variable `error` of type EgCudaError*.
 #define EG_CUDA_TRY(call)                                                         \
   do {                                                                            \
     const int32_t eg_kind_ = ::evergrad::cuda::FromRuntime((call), #call, error); \

@@ -271,8 +271,8 @@ int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t 
   }
 }
 
-// NVTX returns a negative number if no tool is injected; a tool is injected at the first call of
-// the process, or never.
+// NVTX returns a negative number if no profiler is attached. A profiler is attached at the first
+// call of NVTX in the process, or never.
 int32_t PushRange(const char* name) { return nvtxRangePushA(name) < 0 ? 0 : 1; }
 void PopRange() { nvtxRangePop(); }
 

@@ -26,8 +26,9 @@ struct EgContext {
   cudnnHandle_t dnn_handle = nullptr;
   bool capturing = false;
   void* nvml_device = nullptr;  // null until the utilization is first requested
-  // The key and the plans of cuDNN that `plans` offered last. The plans are kept until one of them
-  // is made, because finalizing a plan may compile it.
+  // The last call of EgCudaApi::plans had the key `offered_key` and offered the cuDNN plans
+  // `offered`. The plans are kept until make_plan takes one of them, because making a plan a second
+  // time may compile its kernels again.
   EgPlanKey offered_key{};
   std::vector<std::unique_ptr<EgPlan>> offered = {};
 

@@ -12,7 +12,7 @@
 // rate. Four operations per 2 bytes of data do not reach this rate. A thread computes the values of
 // a column (its mean, its deviation) once for all its rows. If the number of columns is not a
 // multiple of the elements in an access, or an array is not aligned, a thread processes one column.
-// The sums are the same, bit by bit.
+// The sums have the same bits in both cases.
 #pragma once
 
 #include <cmath>
@@ -144,9 +144,9 @@ struct StoreSum {
   }
 };
 // Computes both moments in one pass: the distances d from the column's first row, and their
-// squares. Then mean = first + sum d / n, and the sum of squares about the mean is
-// sum d² - (sum d)² / n. The cancellation is harmless: (mean - first)² is at most n times the
-// variance, so 22 of the 53 bits are lost for 4 M rows.
+// squares. Then mean = first + sum d / n, and the sum of squares about the mean is sum d² - (sum
+// d)² / n. The cancellation is harmless: (mean - first)² is at most n times the variance, so for 4
+// M rows at most 22 of the 53 bits of a double are lost.
 template <typename T>
 struct MomentsTerm {
   static constexpr int kWide = kAccess<T>, kDeep = 8;
@@ -309,7 +309,7 @@ struct RowPacks {
 };
 template <typename T>
 struct LayerNormBackTerm {
-  static constexpr int kWide = kAccess<T>, kDeep = 2;  // with more, registers spill
+  static constexpr int kWide = kAccess<T>, kDeep = 2;  // larger values spill registers
   EgLayerNormBack a;
   bool aligned() const { return Aligned(a.x) && Aligned(a.dy); }
   template <int kAcross>
@@ -345,7 +345,8 @@ struct StoreNormSums {
     if (kept != nullptr) kept[column] = sums[0] / rows, kept[columns + column] = sums[1] / rows;
   }
 };
-// dx = gamma / deviation (dy - dbeta / rows - n dgamma / rows): two reads and one write.
+// dx = gamma / deviation (dy - dbeta / rows - n dgamma / rows): each thread reads x and dy once and
+// writes dx once.
 template <int kAcross>
 struct BackChannels {
   float mean[kAcross], scale[kAcross], mean_gradient[kAcross], slope[kAcross];

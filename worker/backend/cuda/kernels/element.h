@@ -1,7 +1,7 @@
 // 16-bit elements in kernels: two bytes in memory, a float in arithmetic. A kernel is written once
-// for `T`; with float it compiles to the code of a kernel without `T`. Rounding is to nearest, ties
-// to even; NaN stays NaN. The bits equal those of common/tensor/convert.h, except that a device may
-// produce another NaN.
+// for `T`; with float as `T` it compiles to the same code as a kernel that is written for float
+// only. Rounding is to nearest, ties to even; NaN stays NaN. The bits equal those of
+// common/tensor/convert.h, except that a NaN may have other bits on a device.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // Losses and metrics. A warp processes an example; its threads share the row (classes, or
 // elements). The result of an example is stored in scratch memory. One thread adds the examples in
-// order, because the contract fixes the order. This thread reads 24 bytes per example, ahead of the
-// addition. A batch of 8,192 examples takes about 50 µs (one addition of doubles after another), in
-// parallel with the rest of a step. Logits are read three times (maximum, sum, gradient); the
-// second and third reads are from the first-level cache.
+// order, because the contract fixes the order. This thread reads 24 bytes per example, several
+// examples before it adds them. A batch of 8,192 examples takes about 50 µs (one addition of
+// doubles after another), in parallel with the rest of a step. Logits are read three times
+// (maximum, sum, gradient); the second and third reads are from the first-level cache.
 #pragma once
 
 #include <cmath>
@@ -179,9 +179,10 @@ EG_HD int AucBin(double x, bool from_logits, int bins) {
   return bin > 0 ? static_cast<int>(bin < bins - 1 ? bin : bins - 1) : 0;
 }
 
-// One warp counts the positive or the negative elements of one bin. The 398 warps all read every
-// element, from the second-level cache after the first time. A batch has a few thousand elements.
-// Counts are integers, so the order has no effect.
+// One warp counts the positive or the negative elements of one bin. Each of the 398 warps reads
+// every element. The first read brings an element into the second-level cache, where the other
+// warps find it. A batch has a few thousand elements. Counts are integers, so the order has no
+// effect.
 struct AucTeam {
   EgAuc a;
   template <typename Team>

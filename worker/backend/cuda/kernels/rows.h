@@ -116,7 +116,8 @@ struct LayerNormBackTeam {
   }
 };
 
-// Makes one pass over both vectors; with `normalize` it computes three sums.
+// Makes one pass over both vectors; it computes the sum of products and, with `normalize`, also the
+// two sums of squares.
 struct ThreeSums {
   double ab, aa, bb;
   EG_HD ThreeSums operator+(const ThreeSums& other) const {

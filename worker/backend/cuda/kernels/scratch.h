@@ -1,5 +1,5 @@
-// The division of sums that are too long for one team, and the sizes of `scratch`. The division
-// depends only on the shape, so the bits depend only on the shape, too.
+// Determines how a sum that is too long for one team is divided into parts, and the sizes of
+// `scratch`. The division depends only on the shape, so the bits depend only on the shape, too.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 namespace evergrad::cuda {
 
 // Divides an index by a size in 32 bits. No array has more than 2^31 - 1 elements (backend.h). A
-// device divides 64-bit numbers five times slower than 32-bit ones, and then the division would be
-// slower than memory.
+// device divides 64-bit numbers five times slower than 32-bit ones. With 64 bits, a kernel would
+// spend more time on the divisions than on its memory accesses.
 EG_HD std::int64_t Quotient(std::int64_t i, std::int64_t size) {
   return static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(size);
 }
