@@ -310,7 +310,7 @@ void Worker::Stop(absl::string_view reason) {
   runtime::WaitableEvent said;
   impl->control->Post([impl, &said, say] {
     if (impl->session != nullptr) {
-      say();  // a second message, because the session may have changed
+      say();  // once more, because a new session may have begun
       impl->session->Stop();
     }
     said.Set();

@@ -68,9 +68,10 @@ class Worker {
             std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
-  // Finishes or drops the running step, hands back attempts that have not begun, sends Leaving, and
-  // ends all threads and streams. The call takes at most 10 s, including one step or one file on
-  // the compute thread. A repeated call does nothing. A callback must not call Stop.
+  // Finishes or drops the running step, hands back attempts that have not begun, sends the message
+  // Leaving to the coordinator, and ends all threads and streams. The call takes at most 10 s,
+  // including one step or one file on the compute thread. A repeated call does nothing. A callback
+  // must not call Stop.
   void Stop(absl::string_view reason);
 
  private:

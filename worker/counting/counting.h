@@ -34,9 +34,9 @@ inline constexpr char kCountingTable[] = "counting/table";  // followed by its n
 
 v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t seed);
 
-// Returns touch(c, u), the shards that update u of closure c touches, computed from the examples of
-// the batch. The result depends only on the plan, c and u. Returns InvalidArgument for a layout
-// that is not a counting job's, or for an example without a row.
+// Returns the shards that update u of closure c touches (touch(c, u) in LEDGER), computed from the
+// examples of the batch. The result depends only on the plan, c and u. Returns InvalidArgument for
+// a layout that is not a counting job's, or for an example without a row.
 absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
                                                    const std::vector<std::uint64_t>& examples);
 // The values that update (closure, update) pushes, in wire types: +1 to dense shards, and integers

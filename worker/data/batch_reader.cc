@@ -219,7 +219,7 @@ void BatchReader::Next(StreamId stream_id, Taken done) {
 }
 
 void BatchReader::Close(StreamId stream) {
-  std::list<Impl::Stream> dropped;  // destroyed outside the lock
+  std::list<Impl::Stream> dropped;  // destroyed after the lock is released
   MutexLock lock(&impl_->mu);
   for (auto it = impl_->streams.begin(); it != impl_->streams.end(); ++it) {
     if (it->id != stream) continue;

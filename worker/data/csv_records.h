@@ -41,8 +41,8 @@ class CsvRecords {
   enum class Parsed { kRecord, kEmpty, kMore };
   absl::StatusOr<Parsed> Parse(std::vector<absl::string_view>* fields);
   bool SeparatorAt(std::size_t at) const;
-  // Returns the position of the quote that closes a field, or npos if it is not in the buffer
-  // before `safe`. Sets *doubled if the field contains a doubled quote.
+  // Returns the position of the quote that closes a field, or npos if the buffer has no such quote
+  // before position `safe`. Sets *doubled if the field contains a doubled quote.
   std::size_t ClosingQuoteFrom(std::size_t at, std::size_t safe, bool* doubled) const;
   // Stores the field in unquoted_[index], with one quote in place of two.
   void Unquote(absl::string_view field, std::size_t index);

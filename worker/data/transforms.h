@@ -10,9 +10,10 @@
 
 namespace evergrad::worker {
 
-// Computes the result for one value of the step's kind. A text in the result is a view into the
-// argument. Returns InvalidArgument if the transform has no result for this value. Any thread may
-// call the function, because it has no state that changes.
+// Computes the result of a transform for one value. The value has the kind for which the step was
+// made. A text in the result is a view into the argument. Returns InvalidArgument if the transform
+// has no result for this value. Any thread may call the function, because it has no state that
+// changes.
 using TransformStep = std::function<absl::StatusOr<Value>(const Value&)>;
 
 // Returns the computation of a transform. Returns InvalidArgument if the transform does not take

@@ -19,7 +19,7 @@ class TypedColumn {
  public:
   // `vocabulary` is null for the training data. For other data, `vocabulary` belongs to the
   // training data, and must live until End returns. Returns UserError if the transforms do not
-  // match the type.
+  // accept values of the field's type.
   static absl::StatusOr<std::unique_ptr<TypedColumn>> Make(const config::FieldSpec& spec,
                                                            const Vocabulary* vocabulary);
 

@@ -24,8 +24,8 @@ class TypedDatasetBuilder {
  public:
   // Adds a column for each entry of `fields`, in their order. `train` is the training data of the
   // same job, and its vocabularies are used; with nullptr, vocabularies are built from this file.
-  // `manner` describes, for the fingerprint, the file's settings that are not part of the text of
-  // the plan.
+  // `manner` becomes a part of the fingerprint. It has the settings with which the file is read and
+  // which the job's plan does not contain.
   static absl::StatusOr<TypedDatasetBuilder> Make(const config::SourceSpec& source,
                                                   const std::vector<config::FieldSpec>& fields,
                                                   const Dataset* train, std::string manner,

@@ -11,8 +11,8 @@
 
 namespace evergrad::worker {
 
-// The largest number of characters of a value in a message. The submitter of a job reads the
-// message, but is perhaps not permitted to read the whole file.
+// The largest number of characters of a value in a message. The user who has submitted the job
+// reads the message, but perhaps has no permission to read the file.
 inline constexpr std::size_t kQuotedMax = 16;
 
 struct Value {

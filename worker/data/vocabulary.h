@@ -9,8 +9,9 @@
 
 namespace evergrad::worker {
 
-// The ids of the texts, from 1, ordered by descending count in the training data and then by text.
-// All other texts have id 0. They occur fewer than min_count times in the training data.
+// The ids of the texts that occur at least min_count times in the training data. The most frequent
+// text has id 1, and texts of equal count are in the order of their bytes. All other texts have id
+// 0.
 using Vocabulary = absl::flat_hash_map<std::string, std::int64_t>;
 
 // Counts the words while the file is read, so that training data is read only once. A word first

@@ -100,9 +100,10 @@ struct StepResult {
 
 class Graph {
  public:
-  // A layer may read layers above it and model inputs. Every layer must reach a loss. Every input
-  // and every table must be used. The losses are added up and share the labels. Metrics belong to
-  // the first loss. User errors (UserError) name the layer, the shapes and the expected value.
+  // A layer may read model inputs and layers that are listed before it. The output of every layer
+  // must contribute to a loss. Every input and every table must be used. The losses are added up
+  // and share the labels. Metrics belong to the first loss. User errors (UserError) name the layer,
+  // the shapes and the expected value.
   //
   // In mixed precision, the values between layers, their gradients, and the weights that products
   // read have 16 bits. The variables, their gradients, the inputs of losses, and the values of

@@ -54,7 +54,8 @@ struct GraphLayer {
   Embedding* embedding = nullptr;      // `layer` if it is an embedding, else nullptr
   std::size_t table = 0;               // used by an embedding
   std::optional<std::size_t> weights;  // used by an embedding: the index of a model input
-  std::size_t ids_before = 0;  // ids per example in the embeddings above that read the same table
+  // Ids per example of the earlier embeddings that read the same table.
+  std::size_t ids_before = 0;
   // The index of the layer's key, for a layer that draws random numbers.
   std::optional<std::size_t> key;
   bool wide = false;                  // the job requests float32 for the layer

@@ -227,7 +227,7 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
     in_step_ = false;
   }
   absl::StatusOr<StepResult> result = queued.ok() ? graph_.FinishStep() : queued;
-  // An error of a copy must not become an error of the next step.
+  // The error of a copy of this step must not be reported as an error of the next step.
   if (!queued.ok()) backend_.TakeError().IgnoreError();
   if (!result.ok()) {
     AllChanged();  // queued copies may have failed

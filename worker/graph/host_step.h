@@ -68,10 +68,10 @@ class HostStep {
   // Returns the number of steps whose batch had been copied before the step.
   std::uint64_t prefetched() const { return prefetched_; }
 
-  // These methods do the same as the methods of Graph with the same names, but with host memory,
-  // which they access only until they return. `meanwhile` is called when the whole step is queued,
-  // before the wait for its end. If the backend uses host memory, `meanwhile` is not called,
-  // because the step is complete when it is queued.
+  // These methods do the same as the methods of Graph with the same names, but their arguments are
+  // in host memory. They do not access this memory after they have returned. `meanwhile` is called
+  // when the whole step is queued, before the wait for its end. If the backend uses host memory,
+  // `meanwhile` is not called, because the step is complete when it is queued.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                        const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<AnyOut>& gradients,
@@ -81,7 +81,7 @@ class HostStep {
                                       const Batch& batch, const Meanwhile& meanwhile = nullptr);
 
  private:
-  // The copies of a step's inputs in the backend's memory.
+  // The inputs of a step, as copies in the backend's memory.
   struct Over {
     std::vector<AnyIn> weights;
     Rows rows;

@@ -1,6 +1,7 @@
-// The factor of a step's gradients, with which 16 bits can represent small gradients (Micikevicius
-// et al., "Mixed precision training", ICLR 2018, section 3.2; Keras' LossScaleOptimizer). A step
-// with a non-finite gradient halves the factor; a series of finite steps doubles it.
+// The factor by which a step multiplies its gradients, so that 16 bits can represent small
+// gradients (Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2; Keras'
+// LossScaleOptimizer). A step with a non-finite gradient halves the factor; a series of finite
+// steps doubles it.
 //
 // A pure state machine, one per job of a worker. The state is lost with the process. Not
 // thread-safe.
@@ -20,7 +21,7 @@ class LossScale {
     kUse,   // the gradients are valid
     kSkip,  // the gradients overflowed: the caller drops them, and the scale of the next step is
             // smaller
-    kNotTheScale,  // not finite at the smallest scale, so a value is truly NaN or Inf
+    kNotTheScale,  // not finite although the scale is 1, so the scale is not the cause
   };
 
   float scale() const { return scale_; }

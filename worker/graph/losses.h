@@ -10,8 +10,9 @@
 
 namespace evergrad::worker {
 
-// Returns OK if `result` reports no bad label, and otherwise a UserError with the value, the
-// classes and the example. A label is bad if it is not a class or, for binary losses, not in 0..1.
+// Returns OK if `result` reports no bad label, and otherwise a UserError with the bad value, the
+// number of classes and the example. A label is bad if it is not a class or, for binary losses, not
+// in 0..1.
 absl::Status CheckLabels(const Loss& loss, const LossResult& result);
 
 // Parses a spec for an output of the given shape. UserErrors name the loss.

@@ -142,7 +142,8 @@ absl::Status StepBuffers::NoMemory(const absl::Status& cause, std::int64_t examp
   std::uint64_t fit = there <= callers.still_wanted ? 0
                                                     : (there - callers.still_wanted) /
                                                           std::max<std::uint64_t>(1, per_example);
-  // The estimate is that the batch fits, but fragmentation or a layer's own memory prevented it.
+  // By this estimate the batch would fit, but fragmentation or a layer's own memory has prevented
+  // it. The error then suggests half of the batch.
   if (fit >= static_cast<std::uint64_t>(examples)) fit = static_cast<std::uint64_t>(examples) / 2;
   return absl::ResourceExhaustedError(absl::StrCat(
       "out of memory for a batch: examples=", examples, " bytes_per_example=", per_example,

@@ -27,7 +27,7 @@ class StepBuffers {
   // memory for examples and returns ResourceExhausted with the number of examples that may fit.
   absl::Status Reserve(std::int64_t batch, bool with_gradients);
   // Allocates a float32 copy for each span of 16 bits. Returns ResourceExhausted if out of memory.
-  // If rows do not fit, the copies of all rows are freed.
+  // If there is not enough memory for the rows, the copies of all rows are freed.
   absl::Status ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows,
                            const std::vector<AnyOut>& gradients,
                            const std::vector<AnyOut>& row_gradients);

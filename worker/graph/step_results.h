@@ -35,8 +35,8 @@ class StepResults {
 
   // Waits for the end of the step.
   absl::Status Fetch(Backend& backend) { return block_.Fetch(backend); }
-  // Returns the result of the fetched step. Returns UserError for a label out of range. overflows()
-  // is read only if `handed_narrow`; a step without 16-bit results does not set it.
+  // Returns the result of the fetched step. Returns UserError for a label out of range.
+  // `handed_narrow` states whether the step had 16-bit results. Only such a step sets overflows().
   absl::StatusOr<StepResult> Read(std::int64_t batch, bool handed_narrow) const;
 
  private:

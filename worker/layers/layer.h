@@ -29,8 +29,8 @@ struct Variable {
   std::string name;
   tensor::Shape shape;
   std::string initializer;
-  double initial_value = 0;  // constant
-  double stddev = 0.05;      // truncated_normal
+  double initial_value = 0;  // of the initializer `constant`
+  double stddev = 0.05;      // of the initializer `truncated_normal`
   std::uint64_t fan_in = 0, fan_out = 0;
   double l2 = 0;  // regularizer: l2 * sum of squares is added to the loss
   // If in [0, 1), the variable is a moving average. The "gradient" of a moving average is the value
@@ -41,12 +41,12 @@ struct Variable {
   bool is_moving_average() const { return momentum >= 0; }
 };
 
-// The types of a layer's inputs and output in mixed precision. "At a loss" means that a loss reads
-// the layer's output.
+// The types of a layer's inputs and output in mixed precision. A layer is "at a loss" if a loss
+// reads its output.
 enum class Computes {
   kNarrow,    // the precision's 16-bit type; float32 at a loss
   kProducts,  // the 16-bit type; a layer at a loss reads 16 bits and writes float32
-  kFloat32,   // always float32: sums of products of its inputs
+  kFloat32,   // always float32, because the layer sums products of its inputs
 };
 
 // The context of a layer's computation for one batch.

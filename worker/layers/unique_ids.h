@@ -1,5 +1,5 @@
-// Finds the unique ids of a batch, which are pulled from a table, and the row of each id of the
-// batch.
+// Finds the distinct ids of a batch, whose rows are pulled from a table, and for each id of the
+// batch the position of its row.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 //   ids of each table ──SlotRows──▶ one part per slot ──▶ pulls ──Scatter──▶ rows of each table
 //                                    pushes ◀──Gather── row gradients of each table
 //
-// The object is immutable, and therefore thread-safe. Requests that carry its ids share its
-// ownership.
+// The object is immutable, and therefore thread-safe. The requests that send its ids share the
+// ownership of the object.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@
 
 namespace evergrad::worker {
 
-// The result of a pull for one shard. `frame_bytes` is the size of the allocation that
-// `values.owner` keeps alive.
+// The values of one shard from the answer to a pull. `frame_bytes` is the size of the allocation
+// that `values.owner` keeps alive.
 struct PulledShard {
   ShardId shard;
   MapVersion start;
@@ -94,8 +94,9 @@ class WeightBuffer {
     std::shared_ptr<const void> owner;  // owner of `borrowed`
     const std::byte* borrowed = nullptr;
   };
-  // Returns all shards of the variable as one contiguous piece that is worth keeping, or nullptr.
-  // `by_shard` has the pulled shards, or nullptr for a shard that was not pulled.
+  // Returns all shards of the variable as one contiguous piece, or nullptr if they are not
+  // contiguous or are too small a part of their frame. `by_shard` has the pulled shards, or nullptr
+  // for a shard that was not pulled.
   const PulledShard* InOnePiece(const LaidVariable& variable,
                                 const std::vector<PulledShard*>& by_shard) const;
   void Borrow(Whole* whole, const PulledShard& first);

@@ -47,7 +47,7 @@ struct Work {
   bool all_targets = true;
   std::set<ShardId> targets;
   std::shared_ptr<const FunctionWork> function = nullptr;  // shared by the copies of this work
-  bool first = false;                                      // Grant.first
+  bool first = false;                                      // Grant.first: precedes other work
   // LEDGER lines 34 and 36: each push carries the proof of its Grant, and the name that this worker
   // had at the time of the Grant.
   std::string proof = {}, granted_to = {};

@@ -15,7 +15,7 @@
 namespace evergrad::worker {
 
 struct AttemptRules {
-  // [14] V0 is the map under which the attempt began.
+  // [14] V0 is the version of the map under which the attempt began.
   static MapVersion V0(MapVersion at_begin, MapVersion /*at_end*/) { return at_begin; }
   // [15] Returns whether the answer means that the shard has the update.
   static bool Settles(PushAnswer answer) {
@@ -27,7 +27,8 @@ struct AttemptRules {
   }
   // [16] A Done is kept until it is answered.
   static bool KeepsDone() { return true; }
-  // [26] The coordinator has superseded an attempt that Registered does not name.
+  // [26] The message Registered names the attempts that the worker may keep. The coordinator has
+  // superseded every other attempt, so the worker drops it.
   static bool DropsUnnamed() { return true; }
 };
 

@@ -68,8 +68,8 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
 
   const Work& work() const { return work_; }
 
-  // --- The runner calls these methods and holds the run during the call. The runner calls Start
-  // once, after AttemptBook::Begin.
+  // --- The runner calls these methods. It shares the ownership of the run during a call, so the
+  // run may end itself. The runner calls Start once, after AttemptBook::Begin.
   virtual void Start() = 0;
   virtual void OnMap();
   // The runner calls OnSession in each new session. Messages of the previous session may be lost.

@@ -33,7 +33,8 @@ class BatchFeed : public std::enable_shared_from_this<BatchFeed> {
     JobContext* job = nullptr;
     Exchange* exchange = nullptr;
   };
-  // Receives an error if there is no batch, or if its rows cannot be requested.
+  // Called when a requested batch has arrived. The status is an error if there is no batch, or if
+  // the rows of the batch cannot be requested.
   using OnBatch = std::function<void(const absl::Status&)>;
   // The stream of `work` must be open.
   BatchFeed(Environment environment, const Work& work, OnBatch on_batch);
@@ -50,7 +51,7 @@ class BatchFeed : public std::enable_shared_from_this<BatchFeed> {
     std::shared_ptr<const ReadyBatch> batch;
     std::shared_ptr<ComputeJob::BatchRows> rows;
   };
-  Taken Take();  // EG_CHECKs has_batch() and RowsDone()
+  Taken Take();  // requires has_batch() and RowsDone() (EG_CHECK)
   // Returns the batches to copy to a device in the current step. The compute executor shares the
   // result.
   const std::shared_ptr<NextBatch>& next() const { return next_; }

@@ -117,7 +117,7 @@ class ComputeJob {
   // `overflowed` names the first variable or table with a gradient that its wire type cannot
   // represent, and the type; "" if there is none. A device's gradients already have their wire
   // types. `loss_scale` is the scale of the step, 0 if losses are not scaled. `too_large` is true
-  // if the scale made the step not finite; the scale of the next step is smaller.
+  // if a gradient overflowed because of the scale. The next step then uses a smaller scale.
   struct Step {
     float loss_scale = 0;
     bool too_large = false;
@@ -227,8 +227,8 @@ class ComputeJob {
   std::optional<HostStep> steps_;        // set when the graph is open
   std::optional<LossScale> loss_scale_;  // set if the precision needs a loss scale (float16)
   ModelInputs inputs_;
-  // Whether the graph's inputs are bound to the fields of the open data; also true after a failed
-  // Open.
+  // Whether the graph's inputs are bound to the fields of the open data. The value stays true if a
+  // later step of Open fails.
   bool bound_ = false;
   std::shared_ptr<const Layout> layout_;
   std::optional<WeightBuffer> weights_;

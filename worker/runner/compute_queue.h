@@ -4,9 +4,9 @@
 //   control executor ── Run(work, then) ─┐                          ┌─▶ then(result)
 //   compute executor                     └─▶ result = work() ───────┘
 //
-// Each computation takes these two hops and no others. The control executor must not compute. The
-// compute executor must not touch the exchange, the attempt book and the session, which therefore
-// need no lock. Used on the control executor.
+// Each computation is passed between the executors only these two times. The control executor must
+// not compute. The compute executor must not touch the exchange, the attempt book and the session,
+// which therefore need no lock. Used on the control executor.
 #pragma once
 
 #include <cstdint>

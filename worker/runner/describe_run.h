@@ -1,5 +1,5 @@
-// Describes a job to the coordinator, for the plan (examples, variables, fingerprint). The run is
-// one computation, without an exchange.
+// Sends the coordinator the description from which it makes the plan of a job: number of examples,
+// variables, fingerprint of the data. The run is one computation, without an exchange.
 #pragma once
 
 #include <functional>

@@ -40,8 +40,9 @@ void Count(metrics::Counter* counter, std::uint64_t n = 1) {
   if (counter != nullptr) counter->Add(n);
 }
 
-// Gives `cache` the values of a dense shard. The values keep the memory of the answer. Returns
-// Internal for `unchanged` without values.
+// Gives `cache` the values of a dense shard. The values are views of the answer and keep it alive.
+// Returns Internal if the server answered UNCHANGED although the cache holds no values of the
+// shard.
 absl::Status AcceptDense(
     ShardId shard, const v1::PullResult& result,
     const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,
@@ -146,7 +147,7 @@ void Exchange::Send(const std::string& server, const Group& group, bool is_part)
   ++in_flight_;
   if (env_.clock != nullptr) reach_.Asked(server, env_.clock->Now());
   // The answer arrives on a transport thread, or on this thread before Send returns. In both cases
-  // one hop leads to the control executor, where OnAnswer continues.
+  // a task is posted to the control executor, where OnAnswer processes the answer.
   env_.client->Send(
       env_.endpoints->at(server), std::move(*written.header), std::move(written.payloads),
       response_bytes, env_.deadline,

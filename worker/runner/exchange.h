@@ -14,11 +14,12 @@
 // one shard. ExchangeSections owns the state of every section, RequestWriter writes a request,
 // RowPulls owns the memory for pulled rows, and PushAnnouncer owns the announcements. This class
 // owns the calls in flight and the timers, and ends the attempt in case of an error. A pull that is
-// sent with a push does not count before that push is settled, so a worker never misses its own
-// update. Rows of embedding tables are pulled for one step at a time, by the ids of its batch. The
-// class runs on the control executor. The attempt bounds the requests in flight: at most two
-// updates, one pull for each dense shard, and the rows of two steps. If a server's limits are below
-// the size of a request, a few parts are in flight at a time (request_split.h).
+// sent with a push does not count before that push is settled. The values of a pull that counts
+// therefore contain the worker's own update. Rows of embedding tables are pulled for one step at a
+// time, by the ids of its batch. The class runs on the control executor. The attempt bounds the
+// requests in flight: at most two updates, one pull for each dense shard, and the rows of two
+// steps. If a server's limits are below the size of a request, a few parts are in flight at a time
+// (request_split.h).
 #pragma once
 
 #include <chrono>
@@ -144,7 +145,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::vector<std::pair<PullKey, std::uint64_t>> pulls;
     std::uint64_t pulls_wanted = 0;  // the number of wanted pulls when the request was sent
   };
-  // The answer is shared with the values that PullCache holds as views of the answer.
+  // The answer is shared, because the values in PullCache are views of it.
   using SharedAnswer = std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>;
 
   bool Sequential() const;

@@ -117,7 +117,7 @@ class ExchangeSections {
   bool IsCurrent(const PushKey& key, std::uint64_t serial) const;
   bool IsCurrent(const PullKey& key, std::uint64_t serial) const;
   void Settle(const PushKey& key) { pushes_.erase(key); }
-  // Ends a pull of rows that have arrived.
+  // Removes a pull of rows when the rows have arrived.
   void Settle(const PullKey& key) { pulls_.erase(key); }
   // Keeps the reason of an OVER_BUDGET answer, or "" after any other answer.
   void SetOverBudget(const PushKey& key, std::string reason) {

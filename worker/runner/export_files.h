@@ -40,8 +40,8 @@ std::string VocabulariesJson(const std::vector<FieldVocabulary>& vocabularies);
 // order and this process may write there.
 bool SeesRunsFolder(const std::string& folder, const v1::ExportOrder& order);
 
-// Writes the files into `folder`. Each file is written completely beside its target, synced, and
-// renamed. Errors name the path.
+// Writes the files into `folder`. Each file is first written under a temporary name in the same
+// folder, then synced and renamed. Errors name the path.
 absl::StatusOr<std::vector<v1::RunFileInfo>> WriteExport(const std::string& folder,
                                                          const std::vector<ExportFile>& files);
 

@@ -12,7 +12,7 @@
 
 namespace evergrad::worker {
 
-// Limits a warning across attempts to one per minute.
+// Limits a warning to one per minute, even if several attempts would log it.
 class WarningInterval {
  public:
   // Returns whether to warn now. After a true result, the result is false for one minute. Without a

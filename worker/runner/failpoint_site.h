@@ -13,7 +13,7 @@
 
 namespace evergrad::worker {
 
-// Calls `then` exactly once, on `executor`, or on the caller's stack if nothing delays it. The
+// Calls `then` exactly once, on `executor`, or directly inside this call if there is no delay. The
 // action `drop` gives Aborted. The caller then skips its next action if it can, and otherwise
 // handles Aborted as any other error. `failpoints` may be null.
 inline void AtFailpoint(fault::Failpoints* failpoints, absl::string_view name,

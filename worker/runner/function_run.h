@@ -2,7 +2,8 @@
 // pushes the gradients that the function pushed. The number of steps is known only after the last
 // step.
 //
-// The call is used and destroyed on the compute executor, because it holds the user's objects.
+// The FunctionCall is used and destroyed on the compute executor, because it holds the user's
+// objects.
 #pragma once
 
 #include "worker/runner/update_run.h"
@@ -33,7 +34,7 @@ class FunctionRun final : public UpdateRun {
   const sdk::Registry* const functions_;
   const bool skip_not_finite_;
   std::shared_ptr<sdk::FunctionCall> call_;  // shared with the compute executor
-  // The call shares this flag.
+  // Cancel sets this flag, which `call_` shares and the user's code can read.
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   std::string result_;
 };

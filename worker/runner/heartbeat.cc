@@ -27,8 +27,8 @@ v1::WorkerProgress Heartbeat::Take(const Present& present) {
     progress.set_running_closure(present.next->closure.value());
   }
   if (present.run == nullptr && !present.waiting_for.empty()) progress.set_state("waiting");
-  // A heartbeat that exceeds the size of a message would not be sent, and the lease would run out.
-  // Therefore texts from servers are truncated.
+  // A heartbeat larger than a message of the session would not be sent, and the worker's lease
+  // would run out. Therefore texts from servers are truncated.
   progress.set_waiting_for(client::CleanText(progress.waiting_for(), kWaitingForBytesMax));
   const client::ParameterClient::Stats stats = client_->stats();
   progress.set_bytes_sent(stats.bytes_sent);

@@ -35,9 +35,9 @@ class InputOpener : public std::enable_shared_from_this<InputOpener> {
 
   InputOpener(Environment environment, std::shared_ptr<ComputeJob> compute, OnOpened on_opened);
 
-  // Returns whether everything needed is open. If something is not open, starts an opening for
-  // `attempt`, unless one is in progress, and calls `on_opened` at its end. After an error, the
-  // next call tries again.
+  // Returns whether all objects in `needs` are open. If one is not open, starts to open it for
+  // `attempt`, unless an opening is in progress, and calls `on_opened` when the opening has ended.
+  // After an error, the next call tries again.
   bool Open(const ComputeJob::Needs& needs, Attempt attempt);
   bool opening() const { return opening_; }
 

@@ -84,8 +84,8 @@ class JobContext {
 
   // --- written by the runner and its attempts
   v1::ExportOrder export_order;  // order in the newest grant of an export
-  // The map under which every shard was pulled together with the last push of the previous attempt.
-  // These values serve as the first pull of the next attempt.
+  // The version of the map under which the previous attempt pulled every shard together with its
+  // last push. These values serve as the first pull of the next attempt.
   std::optional<MapVersion> pulled_ahead;
   std::uint64_t steps = 0, examples = 0;  // trained by this worker
   // The duration of the last training step, from its hand-over to the arrival of its gradients.

@@ -41,8 +41,8 @@ class JobKind {
   virtual std::shared_ptr<AttemptRun> MakeRun(const Parts& parts, const Work& work) const = 0;
 };
 
-// Returns the kind of the type `type`, or nullptr if neither every worker's kinds nor `more` have
-// it.
+// Returns the kind of jobs with this `type`. The function searches the kinds of every worker and
+// the kinds in `more`. Returns nullptr if there is no such kind.
 const JobKind* FindJobKind(absl::string_view type, const std::vector<const JobKind*>& more);
 
 }  // namespace evergrad::worker

@@ -25,8 +25,9 @@ class PushAnnouncer {
       : client_(client), endpoints_(endpoints), layout_(std::move(layout)), deadline_(deadline) {}
 
   // Announces a push to each of `shards`. If `pulls`, also announces the next pull of every dense
-  // shard of the same servers. Withdraws earlier announcements that were not taken. `in_parts`
-  // returns whether parts of a request to a server are in flight.
+  // shard of the same servers. Withdraws earlier announcements that were not taken.
+  // `in_parts(server)` returns whether parts of an earlier request to that server are still in
+  // flight.
   void Announce(const std::vector<ShardId>& shards, bool pulls, const ShardMap& map,
                 const std::function<bool(const std::string&)>& in_parts);
   // Returns the announcement to the server, or nullptr.

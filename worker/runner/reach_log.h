@@ -20,8 +20,8 @@ class ReachLog {
  public:
   static constexpr std::chrono::seconds kSlowAfter{2};  // slower answers are reported
 
-  // Asked declares that a call to `server` has begun. Ended declares that the call has ended, with
-  // any result.
+  // Asked declares that a call to `server` has begun. Ended declares that the call has ended,
+  // whether or not it succeeded.
   void Asked(const std::string& server, MonoTime now);
   void Ended(const std::string& server);
   // Declares that a call to `server` failed. Only Unavailable means that the server is unreachable.

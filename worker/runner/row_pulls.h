@@ -1,4 +1,4 @@
-// The memory for rows of embedding tables that are being pulled, by the number of the pull. Answers
+// The memory for rows of embedding tables that are being pulled. Each pull has a number. Answers
 // fill the memory part by part. Not thread-safe (the exchange uses it on the control executor).
 #pragma once
 

@@ -316,7 +316,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   }
 
   void Start(const Work& work) {
-    book.Begin(work.attempt);  // V0 is the map of the pull that is sent in this turn [LEDGER 14]
+    book.Begin(work.attempt);  // sets V0; the pull of this turn uses this map [LEDGER 14]
     // Three log lines show how far an attempt of a dead worker had come: this line, the line of the
     // first push, and the line of the end.
     env.logger->Debug(absl::StrCat("attempt begins: attempt=", work.attempt.ToString()),

@@ -89,10 +89,11 @@ class Runner {
   void OnMessage(const v1::CoordinatorMessage& message);
   v1::WorkerProgress Progress();  // takes the step records since the last call
 
-  // Hands back attempts that have not begun, finishes or drops the running step, waits a bounded
-  // time for answers to finished attempts, and then calls `done` once. Without a session nothing
-  // can be reported, so attempts that have not settled within drain_alone_max are dropped. The
-  // runner accepts no new work from now on. A second call is ignored.
+  // Drains the worker: hands back the attempts that have not begun, finishes or drops the running
+  // step, waits a bounded time until the coordinator has answered the reports of finished attempts,
+  // and then calls `done` once. Without a session nothing can be reported, so attempts that have
+  // not settled within drain_alone_max are dropped. The runner accepts no new work from now on. A
+  // second call is ignored.
   void Drain(std::function<void()> done);
 
  private:

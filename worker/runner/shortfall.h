@@ -1,5 +1,5 @@
-// Marks errors that concern this worker and not the job, because another worker may be able to do
-// the work. The functions are pure.
+// Marks errors that concern only this worker. After such an error another worker may be able to do
+// the work, so the job need not fail. The functions are pure.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,5 +1,6 @@
 // The step records for the next heartbeat. Used on the control executor only. The log is bounded:
-// at `records_max` the oldest record is dropped, and counted as refused by the limit.
+// if it has `records_max` records, the oldest record is dropped and counted as refused
+// (metrics::Limit).
 #pragma once
 
 #include <cstddef>

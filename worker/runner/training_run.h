@@ -34,9 +34,9 @@ class TrainingRun final : public UpdateRun {
 
   void CountWaitOfDevice();
   void AnnounceLater();
-  // Returns the reason to skip the update, or "" if the update must be pushed. Keeps non-finite
-  // numbers of a skipped step out of sums. If the worker must not skip such updates, returns a user
-  // error.
+  // Returns the reason to skip the update, or "" if the update must be pushed. The non-finite
+  // numbers of a skipped step are not added to any sum. If the worker must not skip such updates,
+  // returns a user error.
   absl::StatusOr<std::string> CheckFinite(const ReadyBatch& batch, ComputeJob::Step* step);
   absl::Status NotFinite(const ReadyBatch& batch, const ComputeJob::Step& step) const;
   std::vector<ShardId> DenseTargets() const;

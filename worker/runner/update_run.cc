@@ -20,8 +20,8 @@ void UpdateRun::WantPulls(std::uint64_t count) {
   for (; pulls_wanted_ < count; ++pulls_wanted_) wanted_at_.push_back(Now());
 }
 
-// The first pull was requested when the exchange was opened, in the turn of the first call, unless
-// the previous closure has pulled the values.
+// The first pull was requested when the exchange was opened, which is in the same turn as the first
+// call of this function. It is not requested if the previous closure has already pulled the values.
 void UpdateRun::CountPulls() {
   if (pulls_wanted_ == 0) {
     pulls_wanted_ = 1;

@@ -39,8 +39,8 @@ class FunctionCall {
       const Registry& registry, const std::string& function, std::string arguments,
       std::uint64_t closure, std::uint64_t seed, std::shared_ptr<std::atomic<bool>> cancelled);
 
-  // Runs the next step. The first call opens the source. One input is read ahead, which shows
-  // whether a step is the last one.
+  // Runs the next step. The first call opens the source. Each call reads one further input in
+  // advance, to find out whether the present step is the last one.
   absl::StatusOr<Outcome> Step(const std::vector<Variable>& variables, const Gradient& gradient);
   const std::string& result() const { return result_; }
 

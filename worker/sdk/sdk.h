@@ -81,9 +81,9 @@ class ClosureContext {
 class StepContext : public ClosureContext {
  public:
   std::uint32_t step() const { return step_; }  // from 0; a closure has at most 4096 steps
-  // Returns the values at the beginning of this step, which include the earlier pushes of this
-  // closure. All variables are read together before the step; unchanged values are not sent again.
-  // Returns NotFound (a user error) for an unknown variable.
+  // Returns the values at the beginning of this step. They include all pushes of the earlier steps
+  // of this closure. All variables are read together before the step; unchanged values are not sent
+  // again. Returns NotFound (a user error) for an unknown variable.
   absl::StatusOr<Values> Pull(absl::string_view variable) const;
   // Pushes a gradient of the variable's shape for the variable's optimizer. The gradient is sent if
   // the step function returns OK. A second push of a variable in one step is added to the first.

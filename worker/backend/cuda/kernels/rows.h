@@ -116,8 +116,8 @@ struct LayerNormBackTeam {
   }
 };
 
-// Makes one pass over both vectors; it computes the sum of products and, with `normalize`, also the
-// two sums of squares.
+// The sum of the products of two vectors, and the sums of their squares. One pass over both vectors
+// computes all three.
 struct ThreeSums {
   double ab, aa, bb;
   EG_HD ThreeSums operator+(const ThreeSums& other) const {
