@@ -42,8 +42,9 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config
                      std::uint64_t check_seed = 1);
 
 // Returns the folders of the files that a job may use as data, which are the folders of
-// --data-root. Without this flag, a job may use all files if `local_only` is true (the result of
-// daemon::IsLocalOnly both here and at the coordinator), and otherwise no file.
+// --data-root. Without this flag, a job may use all files if `local_only` is true, and otherwise no
+// file. `local_only` states whether daemon::IsLocalOnly holds both for this worker and for the
+// coordinator.
 fs::Roots RootsOf(const Config& config, bool local_only);
 
 }  // namespace evergrad::worker

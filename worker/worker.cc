@@ -93,8 +93,8 @@ struct Worker::Impl {
     }
     last_rejection.clear();
     session_open.Meet();
-    // A coordinator that this worker reaches on loopback may listen for other machines, too. Users
-    // of those machines may then submit jobs.
+    // The coordinator may listen for other machines even if this worker reaches it on loopback.
+    // Users of other machines may then submit jobs.
     const fs::Roots roots = RootsOf(config, identity.local_only && registered.local_only());
     if (!roots.everything() && roots.folders().empty() && !warned_of_roots) {
       warned_of_roots = true;

@@ -16,8 +16,8 @@ float PortablePow(float x, double y) {
   if (y == 0) return 1.0f;
   if (!(x > 0)) return x == 0 ? 0.0f : x;  // NaN stays NaN
   if (std::isinf(x)) return x;
-  // x = m 2^e with m in [1/sqrt 2, sqrt 2), because a float is never subnormal as a double. log m =
-  // 2 atanh(s), s = (m - 1) / (m + 1), |s| < 0.1716.
+  // x = m 2^e with m in [1/sqrt 2, sqrt 2). The bits of x as a double contain m and e, because a
+  // float is never a subnormal double. log m = 2 atanh(s), s = (m - 1) / (m + 1), |s| < 0.1716.
   std::uint64_t bits = std::bit_cast<std::uint64_t>(static_cast<double>(x));
   int e = static_cast<int>(bits >> 52) - 1023;
   double m = std::bit_cast<double>((bits & 0x000fffffffffffffull) | 0x3ff0000000000000ull);

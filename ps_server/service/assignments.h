@@ -55,7 +55,7 @@ class Assignments {
   void Submit(const v1::Assign& assign);
 
  private:
-  // An Assign that was checked.
+  // The content of an Assign that has passed Check.
   struct Assignment {
     RestoreOptions what;           // `source.uri` is empty if the shard is not read from a file
     std::unique_ptr<Shard> moved;  // the received shard; null if the shard was not moved

@@ -79,7 +79,7 @@ void SectionRunner::BeginPush(HostedShard* hosted, RequestSection section) {
   options_.metrics->updates[static_cast<int>(outcome.result.code)]->Add();
   if (!push.unproved.empty() && outcome.result.code == PushCode::kInvalid && options_.on_unproved)
     options_.on_unproved(*section.call->request().header, from);
-  if (outcome.result.code == PushCode::kApplied) CountApplied(hosted, section);  // a skipped update
+  if (outcome.result.code == PushCode::kApplied) CountApplied(hosted, section);  // for a SKIP
   section.call->FinishSection();
 }
 

@@ -136,7 +136,7 @@ std::uint64_t Images::bytes() const {
 void Images::Perform(Order order) {
   const Key key = KeyOf(order.cut);
   const std::uint64_t reserved = BytesOf(order.cut);
-  std::shared_ptr<const Image> there;  // set for a repeated order, for example in two sessions
+  std::shared_ptr<const Image> there;  // the existing image, if the order is a repetition
   {
     MutexLock lock(&mu_);
     there = Find(key);

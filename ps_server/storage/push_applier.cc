@@ -83,8 +83,8 @@ class PushApplier::Piece {
     AddRows(which * kGroup, &group);
   }
 
-  // Adds the rows of the next ids, and stops at the first id without a row, which needs more than
-  // the update at an address.
+  // Adds the rows of the next ids, and stops at the first id without a row. Such an id needs more
+  // work than an update of floats at a known address.
   void AddKnownRows(Group* group) {
     const std::size_t next = applier_.next_;
     // The limit `bytes_max_` may be exceeded by a part of one row, so that each call of Continue

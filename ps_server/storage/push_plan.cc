@@ -78,7 +78,8 @@ void PushPlan::LookUp(std::span<const std::int64_t> ids) {
   Deferred* const to_deferred = deferred_.data();
   RowIndex::Line* ring[kRing][kGroup];
   std::size_t deferred = 0;
-  // If a push has few ids, its rows are still in the cache when it is applied.
+  // If a push has few ids, the rows that are prefetched here are still in the cache when the push
+  // is applied.
   const std::size_t row_bytes = store_.row_floats * sizeof(float),
                     near = n * row_bytes <= kNearBytesMax ? row_bytes : 0;
   const std::size_t groups = (n + kGroup - 1) / kGroup;

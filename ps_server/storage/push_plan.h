@@ -50,7 +50,8 @@ class PushPlan {
   const PushOutcome& outcome() const { return outcome_; }
 
  private:
-  // An id that is not in its home line: the id is in a later line, waits, or is absent.
+  // An id whose row was not found in its home line (row_index.h): the id is in a later line, waits,
+  // or is absent.
   struct Deferred {
     RowIndex::Line* home;
     std::uint32_t position;

@@ -109,8 +109,8 @@ RowIndex::Ref RowIndex::Insert(std::uint64_t hash) {
 void RowIndex::Erase(Ref entry) {
   const Segments& s = SegmentsOf(entry.hash());
   Ref at = entry;
-  // Entries after their home position move forward by one position, until an entry is in its home
-  // line or the chain ends.
+  // Each of the following entries moves by one position towards the beginning. The loop ends at an
+  // entry that is at the first position of its home line, or at the end of the chain.
   for (Ref next = Next(at);
        next.row() != kNone && (next.at_ > 0 || HomeOf(s, next.hash()) < next.line_);
        at = next, next = Next(next))

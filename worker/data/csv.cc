@@ -29,8 +29,8 @@ std::optional<std::uint64_t> NumberOf(const std::string& column) {
                                                                        : std::nullopt;
 }
 
-// Returns the settings for reading the file as text, for the data fingerprint. A job's plan does
-// not contain these settings.
+// Returns the settings with which the file is read, as a text for the data fingerprint. A job's
+// plan does not contain these settings.
 std::string Manner(const config::SourceSpec& source) {
   return absl::StrCat("read: header=", source.header ? 1 : 0, " quoting=", source.quoting ? 1 : 0,
                       " separator=`", source.separator, "` missing=`",

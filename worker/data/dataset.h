@@ -65,7 +65,7 @@ absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n,
 
 inline constexpr std::uint64_t kDataBytesMax = 8ull << 30;
 struct DataOptions {
-  std::uint64_t bytes_max = kDataBytesMax;  // limit of one source in memory
+  std::uint64_t bytes_max = kDataBytesMax;  // memory limit of one data source
   fs::Roots roots = {};                     // folders that may hold its files
 };
 

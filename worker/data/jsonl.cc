@@ -208,8 +208,8 @@ class MemberHandler {
   std::size_t error_at_ = 0;  // number of characters read by the parser, from 1
 };
 
-// Returns the settings for reading the file as text, for the data fingerprint. A job's plan does
-// not contain these settings.
+// Returns the settings with which the file is read, as a text for the data fingerprint. A job's
+// plan does not contain these settings.
 std::string Manner(const config::SourceSpec& source) {
   return absl::StrCat("read: format=jsonl missing=`", absl::StrJoin(source.missing, "`,`"),
                       "` split=", source.split.modulo, "/", source.split.equals,

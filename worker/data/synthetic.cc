@@ -1,5 +1,5 @@
 // Generates examples from a seed while they are read. Example i is a function of (seed, field, i),
-// so every example has the same cost on every machine.
+// so every machine can generate any example directly.
 //
 // A hidden model draws the label. The model is a factorization machine over all ids (a weight and
 // kHidden factors each) and a linear term over all numbers. The labels can therefore be learned in

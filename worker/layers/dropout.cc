@@ -2,7 +2,7 @@
 // is divided by 1 - rate; evaluation changes nothing.
 //
 // The mask is a function of (step's key, layer's name, layer's seed, element) and does not depend
-// on the worker: a retried closure draws the same mask.
+// on the worker. A closure that is run again therefore draws the same mask.
 #include "absl/strings/str_cat.h"
 #include "common/random/philox.h"
 #include "worker/layers/layer.h"

@@ -2,11 +2,11 @@
 // gamma, beta, and for batch_normalization the moving mean and variance that evaluation uses.
 //
 // In training, batch_normalization returns the mean and the variance of its batch as the
-// "gradients" of its moving averages. Each step of any worker moves the averages on the servers
-// (ps_server/optimizer, moving_average), under the same ledger as every other update. As with
-// Keras' fused kernel, an input (height, width, channels) contributes an estimate of the
-// population's variance to the moving variance: the sum of squares divided by rows - 1. Other
-// inputs contribute the variance of the batch.
+// "gradients" of its moving averages. The worker pushes these values like gradients, and the
+// servers move the averages towards them (ps_server/optimizer, moving_average). The ledger records
+// such a push like any other. As with Keras' fused kernel, an input (height, width, channels)
+// contributes an estimate of the population's variance to the moving variance: the sum of squares
+// divided by rows - 1. Other inputs contribute the variance of the batch.
 #include <vector>
 
 #include "worker/layers/layer.h"

@@ -10,7 +10,8 @@
 namespace evergrad::worker {
 namespace {
 
-// A section may keep a frame alive only if its bytes are at least 1 / kFrameShare of the frame's.
+// Values may stay in their received frame, and keep it alive, only if they are at least 1 /
+// kFrameShare of its bytes.
 constexpr std::uint64_t kFrameShare = 4;
 
 }  // namespace

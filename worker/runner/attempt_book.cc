@@ -56,7 +56,8 @@ std::vector<AttemptBook::Held> AttemptBook::HeldForHello() const {
   std::vector<Held> held;
   held.reserve(unanswered_.size() + queued_.size() + 1);
   for (const DoneReport& report : unanswered_) held.push_back({report.work, report.v1, true, true});
-  // A push may be in flight under the newest map, so the attempt may have used that map.
+  // The v1 of a running attempt is at least the present map, because one of its pushes may be in
+  // flight under this map.
   if (running_) held.push_back({running_->work, std::max(running_->v1, map_.version), true, false});
   // Queued work has used no map yet.
   for (const Work& work : queued_) held.push_back({work, MapVersion{}, false, false});

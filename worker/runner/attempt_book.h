@@ -117,9 +117,9 @@ class AttemptBook {
   // Removes and returns a queued attempt, which the driver then gives back to the coordinator.
   // Returns {} if the attempt is not queued.
   std::vector<Attempt> OnRecall(Attempt attempt);
-  // Forgets a Done that was acknowledged or SUPERSEDED, and drops a superseded attempt that is
-  // queued or running. Returns whether the attempt was held. Each job has its own attempt numbers,
-  // so the driver compares the job first.
+  // Processes the coordinator's answer to a Done. Forgets the Done, if the book has it. Otherwise,
+  // if `superseded`, drops the attempt if it is queued or running. Returns whether the attempt was
+  // held. Each job has its own attempt numbers, so the driver compares the job first.
   bool OnDoneAnswer(Attempt attempt, bool superseded);
   struct Held {
     Work work;

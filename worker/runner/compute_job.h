@@ -227,8 +227,8 @@ class ComputeJob {
   std::optional<HostStep> steps_;        // set when the graph is open
   std::optional<LossScale> loss_scale_;  // set if the precision needs a loss scale (float16)
   ModelInputs inputs_;
-  // Whether the graph's inputs are bound to the fields of the open data. The value stays true if a
-  // later step of Open fails.
+  // Whether the graph's inputs are bound to the fields of the open data. It is false if Open has
+  // failed after it had opened data. The next Open then binds the inputs.
   bool bound_ = false;
   std::shared_ptr<const Layout> layout_;
   std::optional<WeightBuffer> weights_;

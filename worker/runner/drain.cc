@@ -16,8 +16,9 @@ void Drain::SetSession(bool connected) {
   if (begun_ && !connected) EndWithoutSession();
 }
 
-// Gives the running attempt the time in which a step settles while its servers run. A longer wait
-// would be useless if all daemons were told to end at the same time.
+// Waits as long as the pushes of a step need to be settled while the servers run, and then drops
+// the running attempt. A longer wait would be useless if the servers were told to end at the same
+// time as this worker.
 void Drain::EndWithoutSession() {
   env_.control->PostAfter(env_.no_session_max, [weak = weak_from_this()] {
     const auto self = weak.lock();

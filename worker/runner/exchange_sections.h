@@ -163,8 +163,8 @@ class ExchangeSections {
     std::string over_budget_reason;
   };
   struct PullItem : Item {
-    std::uint64_t have = 0;   // for a dense shard, the pulls done
-    std::uint64_t after = 0;  // for rows, the pull of the dense shards with which they are sent
+    std::uint64_t have = 0;   // for a dense shard, the number of completed pulls
+    std::uint64_t after = 0;  // for rows, the number of the dense pull with which they are sent
     PulledRows rows;
   };
 

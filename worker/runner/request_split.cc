@@ -80,8 +80,8 @@ SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const Sec
   SplitPlan plan;
   if (sections.empty()) return plan;
   const RequestSize all = SizeOf(sections);
-  // A request above the client's share would make other clients wait for its whole transfer and
-  // answer.
+  // A request above the client's share of the budget would make other clients wait until the whole
+  // request was transferred and answered.
   if (!in_parts && limits.Fits(all.request_bytes, all.response_bytes) &&
       all.request_bytes + all.response_bytes <= limits.share_bytes()) {
     plan.requests.emplace_back(sections.size());

@@ -45,7 +45,7 @@ class Runner {
     const Clock* clock = nullptr;                // if null, pushes are not announced in advance
     const sdk::Registry* functions = nullptr;    // null if no function is registered
     std::vector<const JobKind*> more_job_kinds;  // besides training and functions
-    std::function<bool(v1::TaskMessage)> send;   // SessionClient::Send
+    std::function<bool(v1::TaskMessage)> send;   // client::SessionClient::Send
     // The runner calls this function when an attempt has been reported as Failed because the device
     // has failed. All later steps would fail, too. May be null.
     std::function<void(const absl::Status&)> on_device_lost = nullptr;
@@ -57,7 +57,7 @@ class Runner {
     bool bind_threads = false;  // BackendOptions::bind
     std::uint32_t prefetch_batches_max = 8;
     std::uint64_t prefetch_bytes_max = 64ull << 20;
-    std::uint64_t data_bytes_max = 8ull << 30;  // limit of one source in memory
+    std::uint64_t data_bytes_max = 8ull << 30;  // memory limit of one data source
     fs::Roots data_roots = {};                  // folders that hold jobs' data files
     // The limit of step records between two heartbeats; older records are dropped and counted.
     std::uint32_t step_records_max = 4096;
@@ -68,7 +68,7 @@ class Runner {
     std::chrono::milliseconds drain_alone_max{500};
     // The limit of a message of the session; a larger Done could never be sent.
     std::uint64_t message_bytes_max = 4ull << 20;
-    // The reaction to NaN and Inf: a user error, or a SKIP that is counted.
+    // If true, an update with NaN or Inf is skipped and counted. If false, it is a user error.
     bool skip_not_finite = false;
     std::string host;  // host name, reported with exported files
   };

@@ -10,8 +10,8 @@ namespace evergrad::worker {
 namespace {
 
 constexpr std::size_t kNamedExamplesMax = 8;
-// The time between the announcement of a step's push and the expected end of the step. This time is
-// longer than a round trip through a busy host.
+// The time between the announcement of a step's push and the expected end of the step. The time is
+// longer than a round trip to a server on a busy host.
 constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
 
 }  // namespace

@@ -114,8 +114,8 @@ class CpuBackend final : public Backend {
   }
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
   void Enter(absl::string_view layer, Phase) override { layer_ = layer; }
-  // oneDNN 2.6 has no float16, and has bfloat16 from AVX-512 on. Below avx512_core_bf16, bfloat16
-  // is correct but slow, because oneDNN uses float32 instructions there.
+  // oneDNN 2.6 has no float16, and has bfloat16 from AVX-512 on. On a CPU below avx512_core_bf16,
+  // bfloat16 is correct but slow, because oneDNN computes it with float32 instructions.
   absl::Status CheckPrecision(Precision precision) const override {
     switch (precision) {
       case Precision::kFloat32: return absl::OkStatus();
@@ -385,7 +385,7 @@ class CpuBackend final : public Backend {
 
   // oneDNN's fused relu turns NaN into 0, which would hide a diverged model. Therefore relu is
   // fused only if no NaN can arise: all operands are finite and no partial sum can exceed float's
-  // range. The check of x costs a fraction of a pass over y.
+  // range. The check reads x once, which costs less than a separate pass over y.
   bool CannotOverflow(const Conv2dShape& s, In x, In w, In b) const {
     const double products = static_cast<double>(s.kernel_h * s.kernel_w * s.in_c);
     const double bound =

@@ -18,8 +18,8 @@ namespace {
 // to wake a thread.
 constexpr std::int64_t kElementsPerPart = 16384;
 
-// Eigen's exp and tanh process whole vectors of an aligned chunk; the last chunk is padded. Eigen's
-// scalar code for odd ends and unaligned starts gives other bits, but an element's bits must not
+// Eigen's exp and tanh process whole vectors of an aligned chunk; the last chunk is padded. For the
+// ends of arrays, Eigen would use scalar code, which gives other bits. An element's bits must not
 // depend on its position.
 constexpr std::int64_t kChunk = 16;
 using Chunk = Eigen::Array<float, kChunk, 1>;

@@ -102,7 +102,8 @@ void BackwardFloats(int threads, const PoolShape& s, In dy, std::span<const std:
   // If windows do not overlap, each input element gets at most one gradient. A vectorized
   // comparison and store then replaces the scatter.
   const bool disjoint = s.stride_h >= s.pool_h && s.stride_w >= s.pool_w;
-  // If every input element lies in a window, the stores cover dx and the clearing pass is skipped.
+  // If every input element lies in a window, the stores overwrite all of dx, and dx need not be
+  // cleared first.
   const bool covered = disjoint && s.stride_h == s.pool_h && s.stride_w == s.pool_w &&
                        s.out_h * s.stride_h - s.pad_top >= s.in_h &&
                        s.out_w * s.stride_w - s.pad_left >= s.in_w;

@@ -44,7 +44,7 @@ void BindPart(void* data) {
   CPU_ZERO(&one);
   CPU_SET(static_cast<std::size_t>(processors[static_cast<std::size_t>(omp_get_thread_num())]),
           &one);
-  ::sched_setaffinity(0, sizeof one, &one);  // without the binding, the thread is only slower
+  ::sched_setaffinity(0, sizeof one, &one);  // after an error the thread is only slower
   order.fetch_add(1, std::memory_order_release);
 }
 

@@ -66,8 +66,8 @@ void CudaProducts::DenseForward(std::int64_t batch, std::int64_t in, std::int64_
                                 AnyIn w, In b, Activation activation, AnyOut y) {
   EgPlanKey key = MatmulKey(batch, out, in, false, false);
   SetTypes(&key, x.type(), y.type());
-  // The pass of the activation adds the bias, if there is an activation. Otherwise the epilogue of
-  // the product adds the bias, which requires a bias of the output's type.
+  // If there is an activation, the kernel that computes it also adds the bias. Otherwise the
+  // product itself adds the bias, which is possible only if the bias has the type of the output.
   key.bias = !b.empty() && activation == Activation::kLinear && y.is_float32() ? 1 : 0;
   key.alignment = AlignmentOf({x.data(), w.data(), b.data(), y.data()});
   EgPlanArguments p{};
@@ -143,7 +143,7 @@ void CudaProducts::Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activa
   ThroughActivation(activation, positions, s.filters, y, dy);
   if (!db.empty()) ColumnSums(positions, s.filters, dy, db);
   EgPlanKey key = ConvKey(EG_PLAN_CONV_FILTER, s);
-  // The sums are float32, and each is rounded once to the operands' type.
+  // The product is summed in float32, and each sum is rounded once to the type of the operands.
   SetTypes(&key, x.type(), x.type());
   key.alignment = AlignmentOf({x.data(), filters, dy.data()});
   EgPlanArguments p{};

@@ -70,7 +70,7 @@ void DeviceMemory::TakeBack(std::byte* data, std::size_t bytes) {
   for (const DeviceQueue queue : {DeviceQueue::kIn, DeviceQueue::kOut}) {
     const std::size_t l = static_cast<std::size_t>(queue);
     if (!found->second.queues[l]) continue;
-    // The event is recorded after all copies that are queued so far.
+    // The event follows all copies that the queue has so far.
     EgCudaError error{};
     EgEvent* event = nullptr;
     if (api_->make_event(context_, 0, &event, &error) == EG_CUDA_OK &&

@@ -11,7 +11,7 @@ struct EngineNotes {
   bool tensor_cores = false;  // TENSOR_CORE: uses TF32 for float32 operands
   // DOWN_CONVERT_INPUTS: rounds float32 operands to fewer bits than TF32.
   bool narrows_inputs = false;
-  bool narrow_sums = false;  // REDUCED_PRECISION_REDUCTION: adds with fewer bits
+  bool narrow_sums = false;  // REDUCED_PRECISION_REDUCTION: sums below float32
   // WINOGRAD_TILE_13x13. In float32 and with 64 channels, Winograd's F(9x9, 5x5) with the usual
   // interpolation points has an error of 10^-2 of the largest output. Direct sums have an error of
   // 10^-6, and F(4x4, 3x3) has an error of 4 * 10^-6.

@@ -77,8 +77,9 @@ void StepRecorder::Enter(absl::string_view layer, Phase phase) {
   if (profiled_) EnterRange(absl::StrCat(layer, " ", NameOf(phase)));
 }
 
-// The ranges of a profile mark requests, not kernels. A replayed step has one range, and its
-// kernels have the ranges of their capture.
+// The ranges in a profile show when work is requested, and not when kernels run. A replayed step
+// has one range. A profiler attributes the kernels of such a step to the ranges in which they were
+// captured.
 void StepRecorder::EnterRange(const std::string& name) {
   if (!profiled_) return;
   LeaveRange();

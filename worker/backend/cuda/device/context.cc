@@ -11,8 +11,8 @@
 namespace evergrad::cuda {
 namespace {
 
-// The device that was opened last. A thread that opens no device must not create a context on the
-// first device, because a context takes memory of its device.
+// The device that was opened last. Threads that open no device use this one. Otherwise they would
+// use the first device and create a context there, which takes memory of that device.
 std::atomic<int> opened{-1};
 
 // A thread uses the first device until it selects another one. Every function with a context
@@ -30,8 +30,8 @@ int32_t OpenInto(EgContext* context, EgCudaError* error) {
   EG_CUDA_TRY(Use(context->ordinal));
   EG_CUDA_TRY(cudaFree(nullptr));  // creates the device's context
   opened = context->ordinal;
-  // Copies are short compared with kernels, and kernels wait for them. Copies therefore have
-  // priority.
+  // Copies are short compared with kernels, and kernels wait for copies. The queues of copies
+  // therefore have a higher priority.
   int least = 0, greatest = 0;
   EG_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (int lane = 0; lane < 3; ++lane)
