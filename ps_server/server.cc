@@ -470,7 +470,7 @@ void Server::Stop(absl::string_view reason) {
     if (impl->session == nullptr) return;
     impl->SayLeaving(reason, /*drains=*/false);
     impl->session->Stop();
-    impl->control->OnLost();  // ends reads for moves
+    impl->control->OnLost();  // ends the reading of shards that move here
   });
   // This order ensures that no callback uses a destroyed object. No request arrives after the end
   // of the transport server. No callback of a shard runs after the end of the executors. No answer

@@ -11,8 +11,8 @@
 #include "ps_server/optimizer/prefetch.h"
 
 // `from` and `to` are the same array or disjoint, so no element depends on another. Without this
-// pragma the compiled code checks for overlap, finds one in each update in place, and runs the loop
-// that is not vectorised.
+// pragma the compiled code would check at run time whether the arrays overlap. In an update in
+// place they do, so the code would run a loop that is not vectorised.
 #if defined(__clang__)
 #define EG_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

@@ -24,7 +24,8 @@ float PortablePow(float x, double y) {
   if (m > 1.41421356237309504880) m *= 0.5, ++e;
   const double s = (m - 1) / (m + 1), s2 = s * s;
   double series = 0;
-  for (int k = 21; k >= 1; k -= 2) series = series * s2 + 1.0 / k;  // s^23 / 23 is below 2^-62
+  // The omitted terms are below 2^-62.
+  for (int k = 21; k >= 1; k -= 2) series = series * s2 + 1.0 / k;
   const double log2_x = e + 2 * s * series * kInverseLn2;
 
   // The result is 2^z = 2^n e^r with |r| <= ln 2 / 2.

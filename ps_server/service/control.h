@@ -65,7 +65,8 @@ class Control {
   void OnLost();
   // Sets the fields shards, bytes, updates_applied and duplicates_refused of the result.
   v1::ServerProgress Progress() const;
-  // Returns the number of jobs that run in this session or have a shard at this server.
+  // Returns the number of jobs that the coordinator has named as running, or that have a shard at
+  // this server.
   std::size_t jobs_named() const { return directory_.jobs_named(); }
 
  private:

@@ -36,7 +36,7 @@ class ReceivedShards {
     client::ParameterClient* peers = nullptr;
     const Clock* clock = nullptr;
     JobTable* jobs = nullptr;
-    fault::Failpoints* failpoints = nullptr;  // for move.received; may be null
+    fault::Failpoints* failpoints = nullptr;  // has move.received; may be null
     // Called on the executor with the result of a reading that is still needed.
     std::function<void(const ShardKey& key, ShardEpoch from, const absl::Status& status)> received;
   };

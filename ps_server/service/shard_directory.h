@@ -73,7 +73,8 @@ class ShardDirectory {
   // Drops the names of jobs without a held shard. The next session lists the running jobs again. A
   // job that ended while the session was interrupted is not in that list.
   void ForgetUnheldJobs();
-  // Returns the number of jobs that run in this session or have a shard at this server.
+  // Returns the number of jobs that the coordinator has named as running, or that have a shard at
+  // this server.
   std::size_t jobs_named() const { return job_names_.size(); }
   log::Context About(JobUid job) const;
 

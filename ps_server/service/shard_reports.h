@@ -44,7 +44,7 @@ class ShardReports {
   runtime::Executor& executor_;
   HostedShards& shards_;
   // The reports with digests, oldest first. ContinueSums runs while there are any.
-  std::deque<std::shared_ptr<Report>> summing_;  // shared like all reports with posted tasks
+  std::deque<std::shared_ptr<Report>> summing_;  // like all reports, shared with posted tasks
 };
 
 }  // namespace evergrad::ps_server

@@ -223,9 +223,9 @@ class Shard {
   // ContinueApply does the arithmetic, for at least one chunk and about `bytes_max` bytes per call,
   // and returns the number of applied bytes. Ledger, lsn and counters contain the update after
   // BeginApply. Values and optimizer state contain the whole update once applying() is false. While
-  // applying() is true, the caller must keep push.payload, and Apply, BeginApply, Read, Snapshot,
-  // Cut, digests and Values are EG_CHECK failures. Seal and Close may be called during an apply,
-  // since they change no value. Destroying the shard drops the whole state.
+  // applying() is true, the caller must keep push.payload, and calls of Apply, BeginApply, Read,
+  // Snapshot, Cut, Values and of the functions for digests fail an EG_CHECK. Seal and Close may be
+  // called during an apply, since they change no value. Destroying the shard drops the whole state.
   PushResult BeginApply(const Push& push);
   bool applying() const;
   std::uint64_t ContinueApply(std::uint64_t bytes_max);

@@ -33,7 +33,8 @@ struct CutTarget {
   fs::FileSystem* files = nullptr;
   std::string folder;            // created if it does not exist
   std::string plan_fingerprint;  // of the job's plan
-  // For snapshot.write (each MiB), snapshot.before_commit and snapshot.after_commit. May be null.
+  // Has the failpoints snapshot.write (for each MiB), snapshot.before_commit and
+  // snapshot.after_commit. May be null.
   fault::Failpoints* failpoints = nullptr;
   // A function that is called about once per MiB. If it returns true, the write ends with
   // Cancelled. May be null.
@@ -57,7 +58,7 @@ struct CutSource {
   std::string plan_fingerprint;
   std::shared_ptr<storage::ChunkPool> pool;       // may be null
   std::shared_ptr<storage::MemoryBudget> budget;  // may be null
-  fault::Failpoints* failpoints = nullptr;        // for snapshot.restore (each MiB); may be null
+  fault::Failpoints* failpoints = nullptr;  // has snapshot.restore (for each MiB); may be null
   // A function that is called about once per MiB. If it returns true, the read ends with Cancelled.
   // May be null.
   std::function<bool()> cancelled = nullptr;

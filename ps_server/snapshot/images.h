@@ -33,7 +33,8 @@ class Images {
  public:
   struct Options {
     metrics::Registry* registry = nullptr;  // Outlives the images.
-    // For move.stopped (each image made) and move.read (each piece read). May be null.
+    // Has the failpoints move.stopped (for each image that is made) and move.read (for each piece
+    // that is read). May be null.
     fault::Failpoints* failpoints = nullptr;
     std::uint64_t bytes_max = 1ull << 30;  // limit for all images together
   };

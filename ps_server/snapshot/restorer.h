@@ -27,7 +27,7 @@ class Restorer {
     fs::FileSystem* files = nullptr;  // All pointers outlive the restorer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    fault::Failpoints* failpoints = nullptr;   // for snapshot.restore (each MiB); may be null
+    fault::Failpoints* failpoints = nullptr;   // has snapshot.restore (for each MiB); may be null
     std::shared_ptr<storage::ChunkPool> pool;  // of the server's shards; may be null
     // Limit of the waiting orders. Each shard has at most one, and a server has far fewer shards.
     std::size_t orders_max = 64 * 1024;

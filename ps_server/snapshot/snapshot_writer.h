@@ -38,7 +38,7 @@ class SnapshotWriter {
     fs::FileSystem* files = nullptr;  // All pointers outlive the writer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    // For snapshot.before_cut, snapshot.report and the failpoints of WriteCut. May be null.
+    // Has the failpoints snapshot.before_cut, snapshot.report and those of WriteCut. May be null.
     fault::Failpoints* failpoints = nullptr;
     // The pool of the server's shards, which the writer warms before a cut. May be null.
     std::shared_ptr<storage::ChunkPool> pool;

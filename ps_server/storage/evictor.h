@@ -53,7 +53,7 @@ class Evictor {
     std::uint64_t waiting = 0, rows = 0;
   };
   struct Space {
-    Entries after;      // entries of the table after the push and the TTL
+    Entries after;      // entries after the push, without those that are too old
     Entries evictable;  // entries of `after` that the push does not name
     Entries drop;       // least number of entries that must be dropped
   };

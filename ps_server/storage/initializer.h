@@ -31,8 +31,8 @@ absl::Status CheckInitializer(const InitializerSettings& settings);
 void FillInitial(const InitializerSettings& settings, absl::string_view variable,
                  std::uint64_t first_index, DenseArray* array);
 
-// Initial values of a row of a table. The key of the row replaces (seed, name): element j is number
-// j of the random stream of `row_key`.
+// Initial values of a row of a table. They depend on the key of the row instead of (seed, name):
+// element j of the row is number j of the random stream with this key.
 class RowInitializer {
  public:
   // The settings must have passed CheckInitializer, and the fans must be those of one row.

@@ -36,8 +36,8 @@ class PushApplier {
   RowStore& store_;
   const PushPlan& plan_;
   std::size_t next_ = 0;  // position of the next id
-  // The gradients of all groups that were converted to float32 or summed over duplicates, and space
-  // for one gradient that is being added.
+  // The gradients that had to be converted to float32 or summed over duplicates, for all groups
+  // that are in progress, and space for one gradient that is being added.
   std::vector<float> sums_;
 };
 

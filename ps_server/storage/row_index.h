@@ -59,7 +59,7 @@ class RowIndex {
   // `stamp` is 0 in an index without stamps.
   struct Entry {
     std::uint64_t hash;
-    std::uint32_t row;  // number of the row at the owner; never kNone
+    std::uint32_t row;  // number of the row in the owner's arena; never kNone
     std::uint32_t stamp;
   };
   static constexpr std::uint32_t kNone = 0xffffffff;

@@ -156,7 +156,7 @@ class ComputeJob {
   // Starts the copies of a batch, without its rows of tables, to the device before its step. Does
   // nothing on the CPU. If a copy fails, the step of the batch returns the error.
   void CopyAhead(std::shared_ptr<const ReadyBatch> batch);
-  bool on_device() const { return backend_->on_device(); }  // any thread
+  bool on_device() const { return backend_->on_device(); }  // on any thread
   // Returns the rows of tables that the batch reads, nullptr if the model has no tables. RowsOf may
   // be called after Open, on any thread; a step of another batch may run at the same time.
   absl::StatusOr<std::shared_ptr<BatchRows>> RowsOf(const ReadyBatch& batch,
@@ -172,7 +172,7 @@ class ComputeJob {
     sdk::FunctionCall::Outcome outcome;
     std::shared_ptr<GradientBuffer> gradients;
     bool finite = true;
-    std::string overflowed;  // as in Step
+    std::string overflowed;  // as Step::overflowed
     std::string result;      // set by the last step
   };
   absl::StatusOr<FunctionStep> RunFunction(sdk::FunctionCall& call);

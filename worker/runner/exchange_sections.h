@@ -7,8 +7,8 @@
 //     └─────────────────┴─ OnMap, if the owner has changed ◀────────────┘
 //
 // Each state has a serial number. An answer or a timer that names another serial is late and has no
-// effect. Keys in calls must exist unless stated. A pure state machine, not thread-safe (the
-// exchange uses it on the control executor).
+// effect. A key that is passed to a method must belong to an existing section unless stated. A pure
+// state machine, not thread-safe (the exchange uses it on the control executor).
 #pragma once
 
 #include <algorithm>

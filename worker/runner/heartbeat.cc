@@ -21,8 +21,9 @@ v1::WorkerProgress Heartbeat::Take(const Present& present) {
   if (present.run != nullptr) {
     present.run->FillProgress(&progress);
   } else if (present.next != nullptr) {
-    // Between two closures, when a Done is sent, the worker is not idle. The heartbeat then names
-    // no running attempt, so that a death of the worker does not count against the next attempt.
+    // A Done is sent between two closures. If the next closure is already granted, the worker is
+    // not idle, so the state is that of the next closure. The heartbeat names no running attempt,
+    // so that a death of the worker at this moment does not count against the next attempt.
     progress.set_state(StateName(present.next->kind));
     progress.set_running_closure(present.next->closure.value());
   }

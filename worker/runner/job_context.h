@@ -36,7 +36,7 @@ class JobContext {
     DataOptions data;
     metrics::Limit* data_limit = nullptr;         // outlives the job
     Allocator allocate = nullptr;                 // allocates memory for pulled values
-    std::vector<const JobKind*> more_kinds = {};  // besides the kinds of every worker
+    std::vector<const JobKind*> more_kinds = {};  // in addition to the kinds of every worker
   };
   JobContext(const v1::JobInfo& info, Environment environment);
 

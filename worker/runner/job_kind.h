@@ -35,9 +35,9 @@ class JobKind {
   virtual bool opens_input() const { return true; }
   // Returns an error for a kind of work that such jobs do not have.
   virtual absl::Status Check(WorkKind) const { return absl::OkStatus(); }
-  // Creates the run of a granted attempt of any work but an export. The work has passed
-  // JobContext::Check. If the job reads data and the work is training or evaluation, the stream of
-  // the work is open.
+  // Creates the run of a granted attempt. The work may be of any kind except an export. The work
+  // has passed JobContext::Check. If the job reads data and the work is training or evaluation, the
+  // stream of the work is open.
   virtual std::shared_ptr<AttemptRun> MakeRun(const Parts& parts, const Work& work) const = 0;
 };
 

@@ -89,7 +89,7 @@ SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const Sec
     return plan;
   }
   plan.in_parts = true;
-  // Sorted by shard; within a shard, pushes come first.
+  // The sections are sorted by shard. Within a shard, pushes come first.
   std::vector<std::size_t> order(sections.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {

@@ -44,7 +44,7 @@ class Runner {
     fault::Failpoints* failpoints = nullptr;     // may be null
     const Clock* clock = nullptr;                // if null, pushes are not announced in advance
     const sdk::Registry* functions = nullptr;    // null if no function is registered
-    std::vector<const JobKind*> more_job_kinds;  // besides training and functions
+    std::vector<const JobKind*> more_job_kinds;  // in addition to training and functions
     std::function<bool(v1::TaskMessage)> send;   // client::SessionClient::Send
     // The runner calls this function when an attempt has been reported as Failed because the device
     // has failed. All later steps would fail, too. May be null.
@@ -98,7 +98,7 @@ class Runner {
 
  private:
   struct Impl;
-  std::shared_ptr<Impl> impl_;  // shared with tasks posted to the executors, which hold it weakly
+  std::shared_ptr<Impl> impl_;  // posted tasks have weak pointers to it
 };
 
 }  // namespace evergrad::worker

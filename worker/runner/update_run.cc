@@ -46,8 +46,8 @@ void UpdateRun::OnExchange() {
   if (InputReady() && exchange_->PullsDone(next_step_ + 1)) BeginStep();
 }
 
-// Returns false if a failpoint after a push delays the run or has already continued it. The caller
-// must then do nothing, because the failpoint continues the run.
+// Returns false if the failpoint worker.after_push delays the run, or if the run has already
+// continued inside this call. In both cases the caller must do nothing more.
 bool UpdateRun::CountSettledSteps() {
   while (!paused_ && settled_steps_ < next_step_ &&
          env_.book->Unsettled(UpdateIndex(settled_steps_)).empty()) {

@@ -81,7 +81,7 @@ class CudaSteps : public CudaBackend {
 
  private:
   const std::string name_;
-  const bool tensor_cores_;  // sm_80 and later
+  const bool tensor_cores_;  // whether the device has TF32 (sm_80 and later)
   // The buffers share this object, because they may outlive the backend.
   const std::shared_ptr<PinnedMemory> pinned_;
   const std::unique_ptr<EgContext, decltype(EgCudaApi::close)> closes_;

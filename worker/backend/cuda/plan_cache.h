@@ -27,7 +27,8 @@ class PlanCache {
   static constexpr std::uint32_t kAskedAgain = 1000;
 
   struct Choice {
-    // The plan. nullptr if the library has none for this key, or if every plan was out of memory.
+    // The plan, or nullptr if the library has none for this key or if there was not enough memory
+    // for any plan.
     EgPlan* plan = nullptr;
     std::uint64_t workspace_bytes = 0;
     std::string refused = {};     // the library's reason for offering no plan, if it reports one

@@ -27,8 +27,8 @@ namespace evergrad::cuda {
 
 // A term defines what is summed for each element. Of<kAcross>(column) returns the constants of
 // kAcross columns, such as their means. Values<kAcross> holds the data of one row in these columns,
-// and Read<kAcross>(row, column) reads the data. Add adds element e of the data to sums of
-// [kSums][kAcross].
+// and Read<kAcross>(row, column) reads the data. Add adds the contributions of element e of the
+// data to an array [kSums][kAcross] of sums.
 
 // Sets scratch[s][part][column] to the term's sum s over the rows of the part.
 template <int kSums, typename Term>

@@ -41,9 +41,9 @@ EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const
   return s.combiner == EG_BAG_MEAN ? 1.0 / sum : 1.0 / sqrt(sum);
 }
 
-// With kNone, rows are copied, with 4 bytes read and written per element and one random access per
-// row. With a combiner, the rows of a bag are read once. A thread computes one element of the
-// result, so all threads of a bag read its positions and weights, from the caches.
+// With kNone, rows are copied. This reads and writes 4 bytes per element, and needs one random
+// access per row. With a combiner, the rows of a bag are read once. A thread computes one element
+// of the result, so all threads of a bag read its positions and weights, from the caches.
 template <typename T>
 struct GatherMap {
   EgGather a;
