@@ -1,4 +1,4 @@
-// Tests how a job continues from the checkpoint of an earlier job, without a job.
+// Tests how a job continues from the checkpoint of an earlier job, without a whole job.
 #include "coordinator/jobs/checkpoint_resume.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +27,8 @@ struct Fixture : PartFixture {
     epochs.BeginPlan();
     book.reset();
   }
-  // Saves a checkpoint of an earlier job. In both shards these closures are done and refused.
+  // Saves a checkpoint of an earlier job. Both shards have the closures `done` as done and the
+  // closures `refused` as refused.
   void Save(const IntervalSet& done, const IntervalSet& refused = {}) {
     SaveRequest request;
     request.folder = kFolder;
@@ -51,7 +52,7 @@ struct Fixture : PartFixture {
     resume.Look();
     RunFileThread();
   }
-  // Makes the job's book, as a job does when it has read the checkpoint.
+  // Makes the job's closure book, as a job does after it has read the checkpoint.
   Record Begin() {
     book = std::make_unique<ClosureBook>(
         ClosureBook::Options{.closures = plan->closures(), .shards = 2}, DurableState{});

@@ -1,4 +1,4 @@
-// Tests rounds of cuts and their manifests, without a job.
+// Tests the rounds in which shards are cut, and the manifests of these rounds, without a job.
 #include "coordinator/jobs/checkpoint_rounds.h"
 
 #include <catch2/catch.hpp>
@@ -74,7 +74,7 @@ TEST_CASE("a round orders a cut of each shard, and its manifest names their file
   REQUIRE(f.CutsOf(f.kFirst) == 1);
   REQUIRE(f.CutsOf(f.kSecond) == 1);
   f.Save(0);
-  // the file is committed to the journal first
+  // The name of the saved file is first committed to the journal.
   CHECK(f.said == std::vector<std::string>{"persist"});
   CHECK(f.rounds->round_open());
   f.Save(1);
@@ -158,7 +158,7 @@ TEST_CASE("the last checkpoint waits for equal ledgers and ends when it is writt
   f.Tick();
   CHECK(f.said == std::vector<std::string>{"closes"});
   f.shards.Give(ShardId(1), true);
-  // Every owner accepts every Close.
+  // Every owner accepts every Close that the book has for its shards.
   for (const auto& [task, server] : f.shards.servers()) {
     for (const auto& close : f.book->MakeCloses(task, server.identity))
       f.book->OnClosed(task, close.shard, close.epoch, true);

@@ -1,4 +1,4 @@
-// Tests the two sources of closures, which are a plan and clients, without a job.
+// Tests the two sources of closures (a plan, and the calls of clients), without a job.
 #include "coordinator/jobs/closure_source.h"
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ namespace {
 
 using OnError = ClosureSource::OnError;
 
-// Two workers, "0" and "1". The messages to them are in `sent`.
+// There are two workers, "0" and "1". The messages to the workers are in `sent`.
 struct Fixture : PartFixture, GrantActions {
   explicit Fixture(const std::string& type) : kind(Typed(type)) {
     Place();
@@ -52,7 +52,7 @@ struct Fixture : PartFixture, GrantActions {
     return (**source->calls()->Schedule(request, &waiting)).closure();
   }
   void Grant() { source->Grant(granter, workers); }
-  // The worker ends its attempt of the closure.
+  // The worker `task` succeeds with its attempt of the closure.
   void End(TaskId task, std::uint64_t closure) {
     const ClosureBook::Current current = book->current().at(ClosureId(closure));
     const auto result = book->OnDone(ClosureId(closure), current.attempt, book->durable().version,

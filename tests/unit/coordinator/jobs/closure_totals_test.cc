@@ -1,4 +1,4 @@
-// Tests the totals of a job's closures over several lives of the coordinator, without a job.
+// Tests the totals of a job's closures over two lives of the coordinator, without a job.
 #include "coordinator/jobs/closure_totals.h"
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ struct Fixture : PartFixture {
     totals.FillCounters(&counters);
     return counters;
   }
-  // Begins the next life of the coordinator, with term 2.
+  // Begins the next life of the coordinator, which has term 2.
   void Restart() {
     const v1::JobCounters counters = Counters();
     host.term_now = Term(2);
@@ -27,12 +27,12 @@ TEST_CASE("an attempt that a worker brings over a restart is counted once, unles
   Fixture f;
   f.totals.OnGranted(Attempt{1, 4});
   f.Restart();
-  f.totals.OnAdopted(ClosureId(0), Attempt{1, 4});  // The journal has counted it.
+  f.totals.OnAdopted(ClosureId(0), Attempt{1, 4});  // the attempt was counted before the restart
   CHECK(f.totals.Counts(0).attempts == 1);
   f.totals.OnAdopted(ClosureId(1), Attempt{1, 5});
   f.totals.OnAdopted(ClosureId(1), Attempt{1, 5});
   CHECK(f.totals.Counts(0).attempts == 2);
-  // It was granted in this life, and counted at that time.
+  // This attempt was granted in the present life, and was counted at the grant.
   f.totals.OnAdopted(ClosureId(2), Attempt{2, 1});
   CHECK(f.totals.Counts(0).attempts == 2);
   CHECK(f.Counters().attempt_high().n() == 5);
@@ -44,7 +44,7 @@ TEST_CASE("closures that neither succeeded nor failed are cancelled when the job
   f.book->SetNewLimit(16);
   for (int i = 0; i < 5; ++i) REQUIRE(f.book->NextGrant(TaskId(9)));
   f.totals.SetFailed(1);
-  CHECK(f.totals.Counts(2).cancelled == 0);  // The number is not known yet.
+  CHECK(f.totals.Counts(2).cancelled == 0);  // closures count as cancelled only when the job ends
   f.totals.Close(std::nullopt);
   CHECK(f.totals.Counts(2).cancelled == 2);
   v1::JobStatus status;

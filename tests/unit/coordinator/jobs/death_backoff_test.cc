@@ -1,4 +1,4 @@
-// Tests which tasks get no work for a while because they have died repeatedly.
+// Tests the backoff of tasks that have died repeatedly: they get no work for a while.
 #include <catch2/catch.hpp>
 
 #include "coordinator/jobs/death_backoff.h"
@@ -50,7 +50,8 @@ TEST_CASE(
   CHECK(backoff.Until(Role::kPsServer, "0") == MonoTime{0});
   CHECK(backoff.Until(Role::kPsServer, "1") > now);
   CHECK(backoff.Until(Role::kWorker, "1") > now);
-  CHECK(backoff.OnDeath(now, Role::kWorker, "0", "", "") == nullptr);  // the count begins again
+  // The count of deaths starts from 0 again.
+  CHECK(backoff.OnDeath(now, Role::kWorker, "0", "", "") == nullptr);
 }
 
 TEST_CASE("deaths without work are counted separately and cause no longer delay") {
@@ -74,7 +75,7 @@ TEST_CASE("each death of a server without work restarts its delay, but does not 
   MonoTime now = seconds(1);
   for (int i = 0; i < 3; ++i) backoff.OnDeath(now, Role::kPsServer, "2", "", "");
   backoff.OnIdleDeath(now, Role::kPsServer, "2");
-  CHECK_FALSE(backoff.Counts(now, Role::kPsServer, "2"));  // a server may get work at any time
+  CHECK_FALSE(backoff.Counts(now, Role::kPsServer, "2"));  // servers are not delayed yet
   CHECK(backoff.Until(Role::kPsServer, "2") <= now);
   for (int i = 0; i < 2; ++i) backoff.OnDeath(now, Role::kPsServer, "2", "", "");
   CHECK(backoff.Until(Role::kPsServer, "2") == now + seconds(2));

@@ -1,4 +1,4 @@
-// Tests how many deaths a job tolerates without progress.
+// Tests the limit of deaths that a job tolerates without progress.
 #include <catch2/catch.hpp>
 
 #include "coordinator/jobs/death_backoff.h"
@@ -36,7 +36,8 @@ TEST_CASE("a server that is rolled back repeatedly before its repairs are done r
     most = std::max(most, limit.deaths());
   }
   CHECK(most == 199);
-  // A new closure that succeeds restarts the count of deaths and the comparison of repairs.
+  // A closure that succeeds for the first time restarts the count of deaths and the comparison of
+  // repairs.
   limit.OnFirstSuccess();
   limit.OnDeaths(1);
   CHECK(limit.OnLeft(Again::kRepairs, 49));
@@ -50,7 +51,7 @@ TEST_CASE("a restarted evaluation or export is progress only beyond its former m
   CHECK(limit.OnLeft(Again::kEvaluation, 3));
   CHECK(limit.OnLeft(Again::kEvaluation, 2));
   limit.OnDeaths(4);
-  CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 3));  // the evaluation has begun again
+  CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 3));  // the evaluation starts from its beginning
   CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 2));
   CHECK(limit.deaths() == 4);
   CHECK(limit.OnLeft(Again::kEvaluation, 1));

@@ -1,4 +1,4 @@
-// Tests the consequences of deaths, without a job.
+// Tests the consequences that deaths of tasks have for a job, without a whole job.
 #include "coordinator/jobs/death_watch.h"
 
 #include <catch2/catch.hpp>
@@ -16,7 +16,7 @@ struct Fixture : PartFixture {
     worker.identity = "0";
     worker.ready = true;
   }
-  // The worker now runs this step of the closure.
+  // The worker now runs this step of this closure.
   void Run(std::uint64_t closure, std::uint32_t step) {
     worker.Take({1, closure + 1}, {ClosureId(closure), v1::TRAIN, host.Now()});
     worker.progress.set_state("running");
@@ -90,7 +90,7 @@ TEST_CASE("a worker that dies again and again with work gets none for a while") 
   REQUIRE(status.backing_off_size() == 1);
   CHECK(status.backing_off(0).task() == "worker/0");
   CHECK(status.backing_off(0).host() == "host");
-  // The next death of a worker that had no work is not an event.
+  // If a worker that had no work dies, no event is added.
   f.worker.DropAll();
   f.worker.backoff_until = f.watch.backoff().Until(Role::kWorker, "0");
   const std::size_t said = f.said.size();
@@ -104,7 +104,7 @@ TEST_CASE("a closure that succeeds credits the servers that own shards") {
   Fixture f;
   for (int i = 0; i < 4; ++i) f.watch.OnDeath(Role::kPsServer, "a", "gone", false, nullptr, "");
   CHECK(f.watch.backoff().size() == 1);
-  CHECK_FALSE(f.watch.DiesIdle("a"));  // it owns a shard
+  CHECK_FALSE(f.watch.DiesIdle("a"));  // server "a" owns a shard, so it does not count as idle
   f.watch.OnFirstSuccess();
   f.Judge();
   CHECK(f.watch.backoff().size() == 0);

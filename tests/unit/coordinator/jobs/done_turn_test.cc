@@ -1,4 +1,4 @@
-// Tests the turn in which Dones are answered, without a job.
+// Tests the turn of the executor in which Dones are answered, without a job.
 #include "coordinator/jobs/done_turn.h"
 
 #include <catch2/catch.hpp>
@@ -51,7 +51,7 @@ TEST_CASE("nothing is answered of a turn that the store has refused") {
   CHECK_FALSE(f.turn.End());
   CHECK_FALSE(f.turn.open());
   f.store_fails = false;
-  f.turn.Open();  // as for a Done that is deferred
+  f.turn.Open();  // a Done that is deferred also opens a turn
   CHECK(f.turn.End());
   CHECK(f.Answers().empty());
 }

@@ -1,4 +1,5 @@
-// Tests the counts, sums, barriers and lines of a job's epochs, without a job.
+// Tests the counts, sums and barriers of a job's epochs, and the epochs' lines in metrics.jsonl.
+// There is no whole job.
 #include "coordinator/jobs/epoch_account.h"
 
 #include <catch2/catch.hpp>
@@ -31,8 +32,8 @@ struct Lines final : LineSink {
   std::vector<nlohmann::json> all;
 };
 
-// Each of three epochs has two closures of two steps of four examples. An evaluation of two
-// closures follows the second and the third epoch.
+// There are three epochs of two closures. Each closure has two steps of four examples. An
+// evaluation of two closures follows the second and the third epoch.
 struct Fixture {
   explicit Fixture(EpochAccount::Options options = {.epochs = 3, .evaluate_every = 2})
       : account(options, MonoTime{0}) {
@@ -124,7 +125,7 @@ TEST_CASE(
   CHECK(f.account.barrier() == 2);
   CHECK(f.account.BarrierClosure() == 4);
   for (std::uint64_t c = 0; c < 4; ++c) f.Count(c, seconds(2 + c));
-  // The line of the second epoch waits for the evaluation.
+  // The line of the second epoch is written only after the evaluation.
   CHECK(f.lines.OfKind("epoch").size() == 1);
   CHECK(f.Status().epoch_rows_size() == 1);
   REQUIRE(f.account.EvaluationDue());
@@ -190,7 +191,7 @@ TEST_CASE("the remaining time follows from the speed, and is unknown before trai
   f.Count(0, seconds(2));
   EpochAccount::View view{.active = true, .training = true, .planned = true, .rate = 16};
   CHECK(f.Status(view).examples_per_second() == 16);
-  CHECK(f.Status(view).eta_seconds() == 2.5);  // 40 of 48 examples are left.
+  CHECK(f.Status(view).eta_seconds() == 2.5);  // 40 of 48 examples are left
   view.paused = true;
   CHECK(f.Status(view).examples_per_second() == 0);
   CHECK(f.Status(view).eta_seconds() == -1);
@@ -208,14 +209,15 @@ TEST_CASE("the work of former jobs counts as done, takes no time and keeps its n
   };
   for (std::uint32_t epoch = 1; epoch <= 2; ++epoch) {
     add("train", epoch, "loss", epoch);
-    // Those epochs had smaller batches and 10 steps. An epoch of this plan has 4 steps.
+    // The earlier job had smaller batches, so each of its epochs had 10 steps. An epoch of the
+    // present plan has 4 steps.
     add("train", epoch, "steps", 10);
   }
   add("eval", 2, "loss", 0.25);
   f.account.Resume(IntervalSet::Range(0, 5), f.dead, manifest, false, f.At(seconds(9)));
   CHECK(f.account.succeeded() == 5);
   CHECK(f.account.folded() == 5);
-  // 20 steps of the two epochs, and 2 steps of the fifth closure.
+  // These are 20 steps of the two earlier epochs, and 2 steps of the fifth closure.
   CHECK(f.account.steps_done() == 22);
   CHECK(f.account.steps_total() == 24);
   CHECK(f.account.evaluated() == 2);
@@ -227,7 +229,7 @@ TEST_CASE("the work of former jobs counts as done, takes no time and keeps its n
   CHECK(epochs[1]["steps"] == 10);
   CHECK(epochs[1]["seconds"] == 0.0);
   f.Count(5, seconds(10));
-  CHECK(f.account.speed() == 8.0);  // The speed counts only the examples of this job.
+  CHECK(f.account.speed() == 8.0);  // the speed counts only the examples of this job
   CHECK(f.lines.OfKind("step").front()["step"] == 22);
 }
 
@@ -264,7 +266,7 @@ TEST_CASE("a manifest has the losses of whole epochs, and the metrics of valid e
   for (std::uint64_t c = 0; c < 4; ++c) f.Count(c, seconds(2));
   v1::Manifest manifest;
   f.account.FillManifest(8, &manifest);
-  REQUIRE(manifest.metrics_size() == 4);  // The loss and the steps of each of two epochs.
+  REQUIRE(manifest.metrics_size() == 4);  // the loss and the number of steps of two epochs
   CHECK(manifest.metrics(0).name() == "loss");
   CHECK(manifest.metrics(0).global_step() == 4);
   f.account.BeginEvaluation(seconds(2));

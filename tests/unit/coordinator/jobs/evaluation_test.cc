@@ -1,4 +1,4 @@
-// Tests the sums that an evaluation computes.
+// Tests how the results of an evaluation's closures are summed.
 #include "coordinator/jobs/evaluation.h"
 
 #include <catch2/catch.hpp>
@@ -62,9 +62,9 @@ TEST_CASE("the counts of a histogram of any size are added bin by bin") {
   v1::NamedSum* b = AddSum(&two, "auc", 0, 0);
   a->set_reduction(v1::AUC);
   b->set_reduction(v1::AUC);
-  // One positive example, in the upper bin.
+  // Closure `one` has one positive example, in the upper bin.
   for (const int count : {0, 1}) a->add_counts(count);
-  // One negative example, in the lower bin.
+  // Closure `two` has one negative example, in the lower bin.
   for (const int count : {0, 0, 1, 0}) b->add_counts(count);
   sum.Add(one);
   sum.Add(two);

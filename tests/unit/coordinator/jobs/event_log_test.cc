@@ -1,4 +1,4 @@
-// Tests the events and deaths of a job, without a job.
+// Tests the list of a job's events and the list of its deaths, without a job.
 #include "coordinator/jobs/event_log.h"
 
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ TEST_CASE("events are numbered from 1, and the oldest is removed at the limit") 
 TEST_CASE("an event's text has at most 2,000 bytes") {
   EventLog log(2);
   const v1::Event& event = log.Add("state", std::string(3000, 'x'), 0, nullptr);
-  CHECK(event.text().size() <= 2003);  // This includes the ellipsis.
+  CHECK(event.text().size() <= 2003);  // the length includes the ellipsis
 }
 
 TEST_CASE("the first deaths are stored and all are counted") {

@@ -1,5 +1,5 @@
-// What a job or a part of one needs around it: a manual clock, a file thread whose tasks wait in
-// `later`, and a record of the messages that were sent.
+// The host of a job, or of one part of a job, in tests. It has a manual clock, a file thread whose
+// tasks wait in `later`, and a record of the messages that were sent.
 #pragma once
 
 #include <deque>
@@ -60,7 +60,7 @@ class FakeHost final : public JobHost {
   }
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
                     std::string tail, std::function<void(absl::Status)> done) override {
-    // Like fs::RestoreEnd, this does not compare the bytes that exist already.
+    // As in fs::RestoreEnd, the bytes of the file that exist already are not compared with `tail`.
     std::string& file = files[folder + "/" + name];
     const bool room = offset + tail.size() <= lines_bytes_max;
     if (file.size() > offset + tail.size())
@@ -92,11 +92,11 @@ class FakeHost final : public JobHost {
   void StoreFailed(const absl::Status& status) override { store_failure = status; }
 
   bool hold_file_answers =
-      false;  // if true, the answers of finished file work wait in `held_file_answers`
+      false;  // if true, the results of finished file tasks wait in `held_file_answers`
   std::vector<std::function<void()>> held_file_answers;
   ManualClock clock;
   std::shared_ptr<fs::MemoryFileSystem> disk =
-      // one disk for all jobs: a job that resumes gets that of the former job
+      // a job that resumes from another job's checkpoint gets the disk of that job
       std::make_shared<fs::MemoryFileSystem>();
   MemoryStateStore memory;
   fault::Failpoints points;
@@ -104,10 +104,10 @@ class FakeHost final : public JobHost {
   std::map<TaskId, std::deque<v1::CoordinatorMessage>> sent;
   std::map<std::string, std::string> files;
   std::deque<std::function<void()>> later;
-  // called after a job's files were written, before this is reported
+  // called after the files of a job were written and before the job is told
   std::function<void()> while_written;
   std::uint64_t lines_bytes_max = ~0ull;  // size of metrics.jsonl at which the disk is full
-  bool tears = false;                     // if true, a failed write leaves the part that fitted
+  bool tears = false;  // if true, a failed write leaves the bytes that still fitted
   std::vector<std::string> log_lines, foreign;
   std::uint64_t number = 0, changes = 0;
   absl::Status store_failure;
@@ -115,8 +115,8 @@ class FakeHost final : public JobHost {
   std::int64_t wall_offset_ms = 0;
 };
 
-// Writes the file that a server saves for a CutShards. Its values are zeros; only its ledger and
-// its fixed parts matter.
+// Writes the shard file that a server writes for the order CutShards. All values are zeros, because
+// the tests read only the ledger, the header and the footer of the file.
 inline v1::ShardFile WriteShardFile(fs::FileSystem* disk, const v1::CutShards& cut,
                                     const v1::ShardSpec& spec, const v1::Stamp& epoch,
                                     const v1::Stamp& start, std::uint64_t lsn,

@@ -22,25 +22,26 @@ struct FakeServer {
   struct Shard {
     v1::Assign assign;
     bool sealed = false, stopped = false;
-    bool loading = false;  // as stated in its Hello
+    bool loading = false;  // whether the server's Hello says that it still loads the shard
     IntervalSet done;
     IntervalSet refused = {};
     std::uint64_t lsn = 0;
-    std::optional<v1::ShardFile> saved;  // the file that has its present state
+    std::optional<v1::ShardFile> saved;  // the last snapshot, if the shard has not changed since
     std::uint64_t stopped_in = 0;
   };
   TaskId task;
   std::uint64_t process = 0;
   std::string identity;
   std::map<std::uint32_t, Shard> shards;
-  bool silent = false;  // reads, but never answers
+  bool silent = false;  // if true, the server receives messages and never answers
   std::uint64_t bytes = 0;
   bool ended = false;
-  // Shards that it has received for a move, with the epochs at the sources.
+  // Shards that this server has received for a move and does not own yet. Each one comes with the
+  // shard epoch that it had at the server that sent it.
   std::map<std::uint32_t, std::pair<v1::Stamp, Shard>> moving;
-  std::string leaving;  // the reason that its Hello states
+  std::string leaving;  // the reason for leaving that the server's Hello states
   int drained = 0;      // number of Drained messages received
-  std::string cannot;   // `cannot` of the last Drained
+  std::string cannot;   // why the shards cannot be moved, from the last Drained message
 };
 
 // The base of FakeCluster for servers. Tests reach these members through the cluster.
@@ -51,7 +52,7 @@ class FakeServers {
   virtual void Say(TaskId task, const v1::TaskMessage& message) = 0;
 
   std::map<std::string, FakeServer> servers;
-  std::uint64_t server_budget_bytes_max = 0;  // limit that servers state in their Hello
+  std::uint64_t server_budget_bytes_max = 0;  // memory limit that the servers state in their Hello
   std::function<absl::Status(const v1::CutShards&, std::uint32_t shard)> cut_error =
       [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
   // The file system to which the servers write. Null stands for the coordinator's file system.
@@ -67,7 +68,8 @@ class FakeServers {
   std::function<absl::Status(const FakeServer&, std::uint32_t shard)> move_error =
       [](const FakeServer&, std::uint32_t) { return absl::OkStatus(); };
   std::function<bool(const v1::Assign&)> hold_assign = [](const v1::Assign&) { return false; };
-  std::uint64_t updates_reported = 32;  // number of updates that each shard reports, at any time
+  // Number of applied updates that each shard reports, at any time.
+  std::uint64_t updates_reported = 32;
 
  protected:
   // Returns the Hello of a new session, with the shards that the server holds.
@@ -92,7 +94,7 @@ class FakeServers {
     return hello;
   }
 
-  // Handles a message of the coordinator, as the server.
+  // Does what a server does with this message of the coordinator.
   void AtServer(FakeServer& server, const v1::CoordinatorMessage& message, FakeHost& host) {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kAssign: OnAssign(server, message.assign(), host); break;
@@ -119,7 +121,7 @@ class FakeServers {
   fs::MemoryFileSystem* DiskOf(FakeHost& host) {
     return elsewhere ? elsewhere.get() : host.disk.get();
   }
-  // Sets the fields that each answer about a shard must have.
+  // Copies the fields that every answer about a shard has from the order into the answer.
   template <class Answer, class Order>
   static void Address(const Order& order, std::uint32_t shard, Answer* answer) {
     answer->set_job_uid(order.job_uid());
@@ -243,7 +245,8 @@ class FakeServers {
       said->set_shard(one.shard());
       *said->mutable_epoch() = one.epoch();
       const absl::Status status = cut_error(cut, one.shard());
-      if (absl::IsDeadlineExceeded(status)) continue;  // the server does not answer at all
+      // This error means that the server sends no answer.
+      if (absl::IsDeadlineExceeded(status)) continue;
       if (status.ok()) {
         *said->mutable_file() = Save(cut, DiskOf(host), &server.shards.at(one.shard()));
       } else {
@@ -276,7 +279,7 @@ class FakeServers {
   }
 
   void OnReport(FakeServer& server, const v1::ReportShards& request) {
-    // As in the daemon, the counters are sent together with the report.
+    // As in the daemon, a heartbeat with the counters is sent before the report.
     v1::TaskMessage beat;
     v1::JobUsage* use = beat.mutable_heartbeat()->mutable_server()->add_jobs();
     use->set_job_uid(request.job_uid());

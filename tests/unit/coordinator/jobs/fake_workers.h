@@ -1,4 +1,5 @@
-// The workers of a FakeCluster. They finish each grant at once, except for those that `hold` keeps.
+// The workers of a FakeCluster. A worker finishes each grant at once, unless `hold` returns true
+// for the grant.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,10 @@ struct FakeWorker {
   std::vector<std::string> functions;
   std::string identity;
   v1::ShardMap map;
-  std::vector<v1::Grant> held;                   // granted and not answered
-  std::vector<v1::TaskMessage> unanswered;       // Dones sent and not answered
-  std::set<std::uint64_t> answered, superseded;  // numbers n of attempts
-  std::vector<v1::RunFileAnswer> files;          // answers to its RunFileChunks
+  std::vector<v1::Grant> held;                   // grants that the worker has not answered yet
+  std::vector<v1::TaskMessage> unanswered;       // Dones that the coordinator has not answered yet
+  std::set<std::uint64_t> answered, superseded;  // numbers n of the attempts
+  std::vector<v1::RunFileAnswer> files;          // the coordinator's answers to RunFileChunks
   bool ended = false;                            // JobEnded was received
   std::string ended_state;
 };
@@ -40,11 +41,12 @@ class FakeWorkers {
   std::map<std::string, FakeWorker> workers;
   std::function<bool(const FakeWorker&, const v1::Grant&)> hold =
       [](const FakeWorker&, const v1::Grant&) { return false; };
-  // Returns what a worker lacks for a grant. If it lacks anything, it fails the grant at once.
+  // Returns the ability that a worker lacks for a grant. A worker that lacks one fails the grant at
+  // once.
   std::function<v1::Lack(const FakeWorker&, const v1::Grant&)> lacks =
       [](const FakeWorker&, const v1::Grant&) { return v1::NO_LACK; };
   std::function<void(const v1::Grant&, v1::Done*)> on_done = [](const v1::Grant&, v1::Done*) {};
-  std::vector<v1::Grant> granted;  // all grants in order
+  std::vector<v1::Grant> granted;  // the grants of all workers, in order
   std::int64_t eval_count = 7;     // the count that each evaluation closure reports
   std::vector<v1::HeldAttempt> last_adopted;
 
@@ -96,7 +98,8 @@ class FakeWorkers {
     worker.unanswered.push_back(message);
     Say(worker.task, message);
   }
-  // Finishes all attempts that the worker holds now, but not those that it is granted as a result.
+  // Finishes all attempts that the worker holds when the call begins. Attempts that are granted as
+  // a result are not finished.
   void FinishHeld(FakeWorker& worker) {
     for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) Finish(worker, grant);
   }
@@ -130,7 +133,7 @@ class FakeWorkers {
   }
 
  protected:
-  // Imitates a worker whose session begins again: it keeps only the attempts that the job has
+  // Imitates a worker that opens a new session: the worker keeps only the attempts that the job has
   // adopted.
   static void KeepAdopted(const v1::Registered& registered, FakeWorker* worker) {
     const auto lost = [&](const v1::Stamp& attempt) {
@@ -144,7 +147,7 @@ class FakeWorkers {
                   [&](const v1::TaskMessage& m) { return lost(m.done().attempt()); });
   }
 
-  // Handles a message of the coordinator, as the worker.
+  // Does what a worker does with this message of the coordinator.
   void AtWorker(FakeWorker& worker, const v1::CoordinatorMessage& message) {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kMap: worker.map = message.map(); break;
@@ -204,7 +207,8 @@ class FakeWorkers {
       Finish(worker, grant);
     }
   }
-  // The oldest attempt has begun, so it continues. The others are given back.
+  // Answers a Recall. The worker's oldest attempt has begun, so the worker keeps it. The worker
+  // gives back any other attempt that the coordinator recalls.
   void OnRecall(FakeWorker& worker, const v1::Recall& recall) {
     for (std::size_t i = 1; i < worker.held.size(); ++i) {
       if (worker.held[i].attempt().n() != recall.attempt().n()) continue;

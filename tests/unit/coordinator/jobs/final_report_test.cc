@@ -11,7 +11,7 @@ namespace {
 using Kind = FinalReport::Kind;
 using std::chrono::milliseconds;
 
-// Shard 0 is at server "a", shard 1 at "b".
+// Shard 0 is at server "a", and shard 1 is at server "b".
 struct Fixture : PartFixture {
   Fixture() { Place(); }
   void Begin(Kind kind) {
@@ -25,7 +25,7 @@ struct Fixture : PartFixture {
     }
     return requests;
   }
-  // Server `task` answers the request, and reports these shards as held.
+  // Server `task` answers the request with a report that it holds the shards `held`.
   void Answer(TaskId task, std::uint64_t request, std::vector<std::uint32_t> held) {
     v1::ShardReport message;
     message.set_request_id(request);
@@ -108,7 +108,7 @@ TEST_CASE("others may ask while the job runs, and an ended job answers with its 
   f.Answer(f.kFirst, request, {0});
   f.Answer(f.kSecond, request, {1});
   f.book.reset();
-  f.report.End();  // The request is still unanswered.
+  f.report.End();  // the report ends while its request is unanswered
   ask();
   CHECK(answers == std::vector<std::size_t>{1, 2, 2});
 }

@@ -53,7 +53,7 @@ struct Fixture : PartFixture {
   absl::StatusCode Refused(const v1::ScheduleClosureRequest& request) {
     return calls->Schedule(request, &waiting)->status().code();
   }
-  // Grants the next closure, and counts its Done.
+  // Grants the next closure, and lets it succeed.
   std::uint64_t RunOne() {
     const auto granted = book->NextGrant(TaskId(7));
     REQUIRE(granted);
@@ -66,7 +66,7 @@ struct Fixture : PartFixture {
     closures->OnSucceeded("0", granted->closure, done);
     return granted->closure.value();
   }
-  // Every owner accepts every Close that the book has for it.
+  // Lets every owner accept every Close that the book has for it.
   void TakeCloses() {
     for (const auto& [task, server] : shards.servers()) {
       for (const ClosureBook::CloseOrder& order : book->MakeCloses(task, server.identity))

@@ -1,4 +1,4 @@
-// Tests grants and recalls, without a job.
+// Tests grants of closures to workers, and recalls of grants, without a job.
 #include "coordinator/jobs/granter.h"
 
 #include <catch2/catch.hpp>
@@ -9,8 +9,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Closures that each need a function; "" means that any worker can run the closure. The closures in
-// `again` had been granted before, and those in `fresh` had not.
+// The policy names each closure by the function that it needs. "" means that any worker can run the
+// closure. The closures in `again` were granted before, and those in `fresh` were not.
 class Policy final : public GrantPolicy {
  public:
   bool MayTake(const JobWorker& worker) override { return worker.ready; }
@@ -45,7 +45,7 @@ class Policy final : public GrantPolicy {
   std::uint32_t limit = 2;
   bool blocked = false, functions = false;
   std::uint64_t attempts = 0, bytes = 0, wanted = 0;
-  std::vector<std::uint64_t> order;  // The tasks in the order of their grants.
+  std::vector<std::uint64_t> order;  // the workers' tasks in the order of the grants
   std::vector<std::pair<std::uint64_t, std::uint64_t>> recalled;
 };
 
@@ -131,7 +131,7 @@ TEST_CASE("an idle worker gets the closure that the busiest worker would begin l
   for (const std::uint64_t c : {4, 5}) f.Hold(3, c);
   Granter::Recall(f.workers, f.policy);
   CHECK(f.policy.recalled == std::vector<std::pair<std::uint64_t, std::uint64_t>>{{2, 3}});
-  Granter::Recall(f.workers, f.policy);  // A recall is already in flight.
+  Granter::Recall(f.workers, f.policy);  // a recall is already in flight
   CHECK(f.policy.recalled.size() == 1);
 }
 

@@ -1,4 +1,4 @@
-// Tests checkpoints as a job makes them: rounds, manifests, retention, the state to which a lost
+// Tests the checkpoints of a job: rounds of cuts, manifests, retention, the state to which a lost
 // shard returns, the last checkpoint, and resuming.
 #include <catch2/catch.hpp>
 
@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 constexpr char kFolder[] = "/runs/fake-0000000000abcdef/checkpoint";
 
-// Returns the settings of a cluster that makes a checkpoint every 200 ms of the fake clock.
+// Returns the settings of a job that makes a checkpoint every 200 ms of the manual clock.
 std::function<void(config::JobSpec&, JobOptions&)> Saving(
     std::function<void(config::JobSpec&, JobOptions&)> more = {}) {
   return [more](config::JobSpec& spec, JobOptions& options) {
@@ -75,7 +75,7 @@ TEST_CASE("a job that succeeds leaves a complete manifest whose files hold all o
     CHECK(DoneOf(manifest.shards(i)).ToString() == IntervalSet::Range(0, 16).ToString());
     CHECK(snapshot::CheckShardOf(*c.host.disk, kFolder, manifest, i, true).ok());
   }
-  // Counts the final metrics of both epochs.
+  // Counts the manifest's metrics of both epochs.
   int losses = 0, counts = 0;
   for (const v1::FinishedMetric& metric : manifest.metrics()) {
     losses += metric.scope() == "train" && metric.name() == "loss";
@@ -110,7 +110,7 @@ TEST_CASE(
     spec.training.epochs = 4;
   }));
   AddTasks(c);
-  // Workers finish one closure per second, so that there are several rounds.
+  // The test finishes one closure per second, so that there are several checkpoint rounds.
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   for (int i = 0; i < 20; ++i) {
     REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
@@ -135,7 +135,7 @@ TEST_CASE(
   CHECK(manifests == 2);
   CHECK(c.Status().checkpoint().manifests() > 10);
   CHECK(shards >= named.size());
-  CHECK(shards <= named.size() + 4);  // and the newest file of each shard, if it is newer
+  CHECK(shards <= named.size() + 4);  // a shard's newest file may be newer than all manifests
   // All files that the journal names must exist.
   const auto stored = c.host.memory.Load(c.job->uid());
   REQUIRE(stored.ok());
@@ -195,7 +195,7 @@ TEST_CASE(
     return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish;
   };
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 5; }));
-  // Waits until files contain all closures so far as done.
+  // Waits until the snapshot files of all shards contain all five closures.
   REQUIRE(c.Run([&] {
     const DurableState state = *c.host.memory.Load(c.job->uid());
     for (const auto& snapshots : state.snapshots)
@@ -215,7 +215,7 @@ TEST_CASE(
   c.assigns.clear();
   c.granted.clear();
   c.AddServer("1", /*keeps=*/false);
-  c.AddWorker("1");  // the other one is busy
+  c.AddWorker("1");  // worker 0 is busy
   REQUIRE(c.Run([&] { return c.assigns.size() == 2 && c.Status().closures_rerun() == 3; }));
   for (const v1::Assign& assign : c.assigns) {
     CHECK(assign.has_snapshot());
@@ -283,7 +283,7 @@ TEST_CASE("a damaged newest file is replaced by an older one and then by the see
     REQUIRE(c.Run([&] { return c.job->WaitingFor().empty() && c.Status().closures_rerun() > 0; }));
     CHECK_THAT(AllEvents(c), Contains("the shard starts from its initial values"));
   }
-  // No other shard of the server may go back to an earlier state than that of its file.
+  // Only shard 0 lost its file. The other shards of the server must be restored from their files.
   for (const v1::Assign& assign : c.assigns) {
     if (assign.spec().shard() != 0) CHECK(assign.has_snapshot());
   }
@@ -316,9 +316,9 @@ TEST_CASE(
   const bool given = GENERATE(true, false);
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = given; }));
   AddTasks(c);
-  const auto code =
-      GENERATE(absl::StatusCode::kPermissionDenied,
-               absl::StatusCode::kFailedPrecondition);  // a part of the path is a file
+  const auto code = GENERATE(absl::StatusCode::kPermissionDenied,
+                             // This error means that a part of the path is a file.
+                             absl::StatusCode::kFailedPrecondition);
   c.cut_error = [code](const v1::CutShards&, std::uint32_t) {
     return absl::Status(code, "cannot write: path=/runs");
   };
@@ -384,7 +384,7 @@ TEST_CASE(
   CHECK_FALSE(c.Status().checkpoint().complete());
   c.on_saved = [&](const std::string& uri, const v1::ShardFile& file) {
     if (file.shard() != 2 || file.done().bounds_size() == 0) return;
-    // The damage is in the values. The ledger and the fixed parts at both ends are unchanged.
+    // The damage is in the values. The header, the ledger and the footer of the file are unchanged.
     REQUIRE(c.host.disk->Damage(uri, file.bytes() / 2, std::byte{1}).ok());
   };
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
@@ -420,7 +420,8 @@ TEST_CASE(
   CHECK(c.Status().checkpoint().number() >= number);
   CHECK_THAT(c.Status().checkpoint().trouble(),
              Contains("the final state of the job has no checkpoint") && Contains("cannot see"));
-  // The older checkpoint remains, and its files say which closures they contain.
+  // The older checkpoint remains. Its files name the closures that they contain, which are not all
+  // 16.
   CHECK(DoneOf(Newest(c).shards(0)).size() < 16);
 }
 
@@ -448,8 +449,8 @@ TEST_CASE(
   CHECK_THAT(c.job->WaitingFor(),
              Contains("the last checkpoint: ") && Contains("the disk is full"));
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
-  // Servers would retry by themselves, which this fixture does not imitate. New sessions have the
-  // same effect.
+  // Servers retry their orders by themselves, which this fixture does not imitate. The new sessions
+  // of the servers have the same effect, because the orders are sent again.
   for (const char* identity : {"0", "1"}) c.AddServer(identity, /*keeps=*/true);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");
@@ -464,7 +465,7 @@ TEST_CASE("the end of a checkpoint problem is one event, also after a restart of
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
   const std::uint64_t room = c.host.disk->bytes();
-  // The servers' disks are not full, so they have a file system of their own.
+  // The servers' disks are not full, so the servers get a file system of their own.
   c.elsewhere = std::make_shared<fs::MemoryFileSystem>();
   c.host.disk->SetBytesMax(room);
   FinishHeld(c);
@@ -472,7 +473,8 @@ TEST_CASE("the end of a checkpoint problem is one event, also after a restart of
     return AllEvents(c).find("cannot write a checkpoint, retrying") != std::string::npos;
   }));
   CHECK_THAT(AllEvents(c), !Contains("checkpoints are written again"));
-  c.Run([] { return false; }, std::chrono::milliseconds(100));  // until the journal has it
+  // Waits until the journal has the reason of the failed write.
+  c.Run([] { return false; }, std::chrono::milliseconds(100));
   if (restarted) c.Restart();
   c.elsewhere = nullptr;
   c.host.disk->SetBytesMax(1 << 30);
@@ -495,7 +497,7 @@ TEST_CASE(
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
   const double before = c.job->checkpoint_age_seconds().value();
-  // Nothing has changed, so no checkpoint may be written.
+  // No shard has changed, so no checkpoint may be written.
   c.Run([] { return false; }, std::chrono::seconds(7));
   CHECK(c.job->checkpoint_age_seconds().value() == Approx(before + 7).margin(0.1));
   FinishHeld(c);
@@ -527,8 +529,8 @@ TEST_CASE("the last checkpoint waits for space and reports it") {
                       "shards=4 first=0 at ps_server/"));
   c.host.disk->SetBytesMax(1 << 30);
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
-  // The orders whose answers were held back end with the servers' sessions. Then the files are
-  // ordered again.
+  // The two servers open new sessions. The orders whose answers were held back end with the old
+  // sessions, and the files are ordered again.
   for (const char* identity : {"0", "1"}) c.AddServer(identity, /*keeps=*/true);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");
@@ -572,7 +574,7 @@ TEST_CASE("a cancelled job is saved after its seal, and a new job resumes at tha
                     spec.checkpoint.every = std::chrono::milliseconds(100);
                   })),
                   {}, JobUid(0xd00d), c.host.disk);
-    d.AddServer("5");  // the number of servers differs
+    d.AddServer("5");  // another number of servers than in job c
     d.AddWorker("w");
     d.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
     d.job->Start();
@@ -688,7 +690,7 @@ TEST_CASE(
   finish = 6;
   FinishHeld(c, finish);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 6; }));
-  c.AddServer("1");  // this is another process, so its shards return to the saved state
+  c.AddServer("1");  // another process, so its shards return to their snapshots
   for (int lost = 0; lost < 2; ++lost) {
     const auto repair = [&] {
       const auto& held = c.workers["0"].held;
@@ -742,8 +744,8 @@ TEST_CASE("another plan continues from the end of a succeeded job's epochs") {
   AddTasks(d);
   REQUIRE(d.RunToEnd());
   REQUIRE(d.Status().state() == "SUCCEEDED");
-  // 64 examples in batches of 8, with two steps per closure, make four closures per epoch. The
-  // first two epochs are done.
+  // The plan of job d has 64 examples in batches of 8, with two steps per closure, and therefore
+  // four closures per epoch. Job c has finished the first two epochs.
   std::set<std::uint64_t> trained;
   for (const v1::Grant& g : d.granted)
     if (g.kind() == v1::TRAIN) trained.insert(g.closure());
@@ -788,7 +790,7 @@ TEST_CASE(
   REQUIRE(d.RunToEnd());
   CHECK(d.Status().steps_done() == 48);
   CHECK(steps(d.Status()) == std::vector<std::uint64_t>{16, 16, 8, 8});
-  // The lines of steps must continue after those of the earlier epochs.
+  // The step numbers in metrics.jsonl must continue after the 32 steps of the earlier job.
   std::istringstream lines(d.host.files.at("/runs/fake-000000000000d00d/metrics.jsonl"));
   std::set<std::uint64_t> at;
   for (std::string line; std::getline(lines, line);) {
@@ -798,7 +800,8 @@ TEST_CASE(
   REQUIRE_FALSE(at.empty());
   CHECK(*at.begin() == 32);
   CHECK(*at.rbegin() < 48);
-  // Job e continues with the plan of d. The first two epochs are still those of c.
+  // Job e continues from the checkpoint of d, with the plan of d. Epochs 1 and 2 still have the 16
+  // steps that they had in c.
   FakeCluster e(resumed(5), {}, JobUid(0xe00e), c.host.disk);
   AddTasks(e);
   REQUIRE(e.RunToEnd());
@@ -842,9 +845,10 @@ TEST_CASE("a coordinator that dies during the search for a checkpoint searches a
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::DESCRIBE; };
   AddTasks(c);
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
-  // The file thread has an order that it has not answered.
+  // The result of the describe closure makes the job look for a checkpoint. The file thread has not
+  // answered this order.
   c.Finish(c.workers["0"], c.workers["0"].held.front());
-  c.AddServer("2");  // the job then commits its whole state
+  c.AddServer("2");  // makes the job commit its whole state
   c.job->Tick();
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.Restart();
@@ -883,7 +887,7 @@ TEST_CASE("files and their records stay bounded while manifests cannot be writte
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
-  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();  // its disk is not full
+  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();  // the servers' disk is not full
   c.host.disk->SetBytesMax(c.host.disk->bytes());
   const auto most = [&] {
     std::size_t n = 0;
@@ -1087,11 +1091,12 @@ TEST_CASE("malformed reports of files change nothing") {
   spoiled([](v1::ShardDurable* d) {
     *d->mutable_file()->mutable_done() = client::ToProto(IntervalSet::Range(0, 17));
   });  // the plan has 16 closures
-  // A report about a shard of another server must be counted and then ignored.
+  // The report of a server about a shard of another server must be counted as foreign and then
+  // ignored.
   CHECK(c.Try(c.servers[other].task, good).ok());
   v1::TaskMessage old = good;
   old.mutable_shard_durable()->mutable_epoch()->set_n(0);
-  CHECK(c.Try(c.servers[owner].task, old).ok());  // a report about a former state must be ignored
+  CHECK(c.Try(c.servers[owner].task, old).ok());  // a report about a former epoch must be ignored
   old.mutable_shard_durable()->set_shard(77);
   CHECK(c.Try(c.servers[owner].task, old).ok());
   CHECK(c.host.memory.Load(c.job->uid())->snapshots == before.snapshots);

@@ -37,8 +37,8 @@ std::vector<std::string> Events(const FakeCluster& c, const std::string& kind,
   return texts;
 }
 
-// The worker holds closures and reports no progress when it is killed. No closure is therefore
-// blamed for its death.
+// Kills a worker while it holds closures and before it has reported any progress. No closure is
+// therefore blamed for the death.
 void KillWithWork(FakeCluster& c, const std::string& name) {
   FakeWorker& worker = c.AddWorker(name);
   REQUIRE(c.Run([&] { return Holds(worker); }));
@@ -112,7 +112,8 @@ TEST_CASE("deaths of tasks without work of the job do not count against it") {
   for (int i = 0; i < 10; ++i) {
     v1::Registered registered;
     const TaskId task(5000 + static_cast<std::uint64_t>(i));
-    // Half of the workers back off by membership's rule, and the other half have just registered.
+    // Half of the workers may not work yet because of membership's backoff, and the other half have
+    // just registered.
     c.job->AdmitWorker(task, "idle-" + std::to_string(i),
                        c.host.clock.Now() + milliseconds(i % 2 == 0 ? 0 : 60'000), std::nullopt,
                        false, {}, &registered);
@@ -151,8 +152,8 @@ TEST_CASE(
     FakeWorker& steady = c.workers["0"];
     if (life % 2 == 0) c.Finish(steady, v1::Grant(steady.held[0]));
   }
-  // The first three deaths have no effect. Then the backoffs are 1, 2, 4, 8, 16, 32 and 60 s, so
-  // that few deaths fit into 120 s.
+  // The first three deaths cause no backoff. The next ones cause backoffs of 1, 2, 4, 8, 16, 32 and
+  // 60 s, so only few deaths fit into 120 s.
   CHECK(given.size() >= 8);
   CHECK(given.size() <= 10);
   for (std::size_t i = 4; i < given.size(); ++i) {
@@ -167,7 +168,7 @@ TEST_CASE(
   CHECK(row.idle_deaths() > 10);
   CHECK(row.for_ms() > 0);
   CHECK(row.reason() == "its session closed");
-  // 300 deaths must not displace all other events.
+  // The worker's 300 deaths must not displace all other events.
   CHECK(Events(c, "death", "worker/2").size() == given.size());
   CHECK(Events(c, "warning", "worker/2 has died").size() == given.size() - 3);
   CHECK_THAT(Events(c, "warning", "worker/2 has died")[0],
@@ -197,7 +198,8 @@ TEST_CASE("a worker gets work as soon as its back-off ends, and finished work cl
   REQUIRE(c.Run([&] { return Holds(worker); }));
   CHECK(c.host.clock.Now() - died >= milliseconds(1000));
   CHECK(c.host.clock.Now() - died <= milliseconds(1100));
-  CHECK(c.Status().backing_off_size() == 1);  // it has completed no closure yet
+  // The worker has completed no closure since its deaths.
+  CHECK(c.Status().backing_off_size() == 1);
   c.Finish(worker, v1::Grant(worker.held[0]));
   CHECK(c.Status().backing_off_size() == 0);
 }
@@ -229,8 +231,8 @@ TEST_CASE(
   FakeWorker& worker = c.AddWorker("0");
   c.job->Withhold(worker.task);
   Wait(c, milliseconds(100));
-  // The worker was Ready before its grants were withheld. From now on it gets no grant until its
-  // first message.
+  // The worker was Ready before Withhold, so it may still hold grants. From Withhold on it gets no
+  // grant until its first message.
   const std::size_t granted = c.granted.size();
   c.job->Speaks(worker.task);
   c.job->Speaks(worker.task);
@@ -259,7 +261,7 @@ TEST_CASE(
     Wait(c, milliseconds(500));
     REQUIRE(c.servers["1"].shards.size() == 2);
   }
-  c.AddServer("1");  // the fourth death
+  c.AddServer("1");  // this is the fourth death of server 1
   CHECK(c.Run([&] { return c.servers["0"].shards.size() == 4; }));
   CHECK(c.servers["1"].shards.empty());
   REQUIRE(c.Status().backing_off_size() == 1);
@@ -288,9 +290,9 @@ TEST_CASE("a server that keeps dying without shards causes no events and stays i
   const std::size_t deaths = Events(c, "death").size();
   CHECK(deaths == 4);
   for (int life = 0; life < 30; ++life) {
-    Wait(c, milliseconds(1500));  // longer than its backoff
+    Wait(c, milliseconds(1500));  // longer than the server's backoff
     FakeWorker& worker = c.workers["0"];
-    c.Finish(worker, v1::Grant(worker.held[0]));  // the other tasks make progress meanwhile
+    c.Finish(worker, v1::Grant(worker.held[0]));  // the worker makes progress meanwhile
     die();
   }
   CHECK(AllEvents(c) == before);
@@ -299,7 +301,7 @@ TEST_CASE("a server that keeps dying without shards causes no events and stays i
   CHECK(c.Status().backing_off(0).deaths() == 4);
   CHECK(c.Status().backing_off(0).idle_deaths() == 30);
   CHECK(c.Status().backing_off(0).for_ms() > 0);
-  // The backoff of a server ends with the next closure, if the server has stayed alive and owns
+  // A server's backoff ends when a closure succeeds after the server has stayed alive and owns
   // shards again.
   Wait(c, milliseconds(1500));
   c.job->OnServerLost(c.servers["0"].task, "0", "gone", false);
@@ -344,7 +346,7 @@ TEST_CASE(
   c.AddServer("1");
   c.job->Start();
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 8; }));
-  // From now on two of the eight repairs succeed in each life of the server.
+  // From here on only two of the eight repairs succeed in each life of the server.
   int repairs = 0;
   c.hold = [&](const FakeWorker&, const v1::Grant& g) {
     return Trains(g) && (g.all_targets() || ++repairs > 2);
@@ -355,7 +357,7 @@ TEST_CASE(
     const std::string name = "1";
     c.AddServer(name);
     Wait(c, milliseconds(500));
-    // the new process gives back the work that the old one held
+    // The new process of worker 0 gives back the work that the old process held.
     const TaskId task = c.AddWorker("0").task;
     (void)task;
     Wait(c, milliseconds(500));

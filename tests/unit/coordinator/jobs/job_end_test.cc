@@ -1,4 +1,4 @@
-// Tests the phases that end a job, without the calls of the control plane.
+// Tests the last phases of a job, without the calls of the control plane.
 #include "coordinator/jobs/job_end.h"
 
 #include <catch2/catch.hpp>
@@ -38,7 +38,7 @@ TEST_CASE("an early end is told to workers when the seal begins, and to servers 
   CHECK(std::any_of(told.begin(), told.end(), [](const auto& m) { return m.has_seal(); }));
   CHECK_FALSE(HasEnd(told));
 
-  // A server that does not answer may delay the seal and the report, but not forever.
+  // The job waits for a server that does not answer the order to seal, but only for a limited time.
   f.host.clock.Advance(f.parts.options.seal_timeout);
   f.life.end().CheckSealed();
   REQUIRE(f.In(JobPhase::kSealedReporting));

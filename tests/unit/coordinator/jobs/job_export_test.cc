@@ -1,5 +1,5 @@
-// Tests how the files of an export reach the coordinator, which of them are read back, and how a
-// job waits while the disk is full.
+// Tests how the exported files reach the coordinator, which of these files the coordinator reads
+// back, and how a job waits while the disk is full.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -25,7 +25,7 @@ std::string Sha256Of(const std::string& bytes) {
   return hash.Bytes();
 }
 
-// A cluster whose job waits until `worker` has exported the weights. The runs folder is on the real
+// A cluster with one worker, which holds the export of the weights. The runs folder is on the real
 // disk.
 struct Exporting {
   Exporting() : c({}, {}, JobUid(0xabcdef), nullptr, folder.path()) {
@@ -66,7 +66,8 @@ struct Exporting {
     REQUIRE(c.RunToEnd());
     CHECK(c.Status().state() == "SUCCEEDED");
   }
-  // The worker ends its export with this file, which it has sent or written to the folder.
+  // The worker reports the export as done, with one file of these contents. The worker has sent
+  // this file or written it to the folder.
   void End(bool uploaded, const std::string& contents = kWhole) {
     c.on_done = [&, uploaded, contents](const v1::Grant& g, v1::Done* done) {
       if (g.kind() != v1::EXPORT) return;
@@ -135,8 +136,8 @@ TEST_CASE(
   CHECK(e.worker().files.empty());
   CHECK(other.files.empty());
   CHECK(std::filesystem::is_empty(e.folder.path()));
-  // A part that exceeds its size limit is malformed. A part that exceeds the largest possible file
-  // of this job is refused by name.
+  // A part larger than the limit of a part makes the message malformed. A part of a file that is
+  // larger than any file of this job can be is refused, and the answer names the file.
   v1::TaskMessage large = e.Chunk(0, 10);
   large.mutable_run_file()->set_data(std::string(client::kRunFileChunkMax + 1, 'x'));
   CHECK_FALSE(e.c.Try(e.worker().task, large).ok());
@@ -185,7 +186,7 @@ TEST_CASE("at most two windows of one export wait for the disk") {
   for (; taken < 100 && refused.ok(); ++taken) {
     v1::TaskMessage part = e.Chunk(0, 10);
     part.mutable_run_file()->set_data(std::string(client::kRunFileChunkMax, 'x'));
-    refused = e.c.Try(e.worker().task, part);  // the file thread gets no task meanwhile
+    refused = e.c.Try(e.worker().task, part);  // the file thread runs no task in this loop
   }
   CHECK(absl::IsInvalidArgument(refused));
   CHECK(taken == 2 * client::kRunFileWindow / client::kRunFileChunkMax + 1);
@@ -198,7 +199,7 @@ TEST_CASE("parts without bytes or with a wrong name are refused and never wait")
   CHECK(
       absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, std::string(1 << 20, 'x')))));
   CHECK(absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, "../weights.npz"))));
-  // A file without bytes is also a file, and is accepted like any other part.
+  // A file of 0 bytes is valid, and its part is accepted like any other part.
   v1::TaskMessage none = e.Chunk(0, 0);
   none.mutable_run_file()->set_bytes(0);
   std::size_t taken = 0;
@@ -211,7 +212,7 @@ TEST_CASE("parts without bytes or with a wrong name are refused and never wait")
 
 TEST_CASE("the answer to a part of a former session is not sent, and the file continues") {
   Exporting e;
-  // this part still waits for the disk when the session ends
+  // This part still waits for the file thread when the session ends.
   e.c.Say(e.worker().task, e.Chunk(0, 10));
   e.ComeBack();
   e.c.Deliver();
@@ -228,7 +229,7 @@ TEST_CASE("the end of a former attempt's receiver keeps the next attempt's file"
   Exporting e;
   e.c.host.hold_file_answers = true;
   e.c.Say(e.worker().task, e.Chunk(0, 10));
-  e.c.Deliver();  // the part was accepted, and the answer is in flight
+  e.c.Deliver();  // the part was accepted, and its answer waits in the host
   e.c.host.hold_file_answers = false;
   e.c.KillWorker("0");
   e.c.AddWorker("0");
@@ -273,7 +274,7 @@ TEST_CASE(
 
 TEST_CASE("files that the coordinator cannot see are sent by the worker") {
   Exporting e;
-  e.End(false);  // the worker assumed that it shares the coordinator's folder
+  e.End(false);  // the worker wrote to its own folder and sent nothing
   REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
   CHECK(e.grant().kind() == v1::EXPORT);
   CHECK(e.grant().export_order().upload());
@@ -309,7 +310,7 @@ TEST_CASE(
   const std::uint32_t tries = JobOptions().retries_max + 1;
   for (std::uint32_t i = 0; i < tries; ++i) {
     REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
-    e.End(true);  // the worker reports an upload, but has sent nothing
+    e.End(true);  // the worker reports an upload but has sent nothing
   }
   REQUIRE(e.c.RunToEnd());
   CHECK(e.c.Status().state() == "FAILED");

@@ -1,5 +1,5 @@
-// A job among scripted tasks under a manual clock. The fixture passes every message, one after
-// another, and nothing runs by itself.
+// A job with scripted tasks under a manual clock. The fixture delivers all messages one after
+// another, and no other thread runs.
 #pragma once
 
 #include <functional>
@@ -17,8 +17,8 @@
 
 namespace evergrad::coordinator {
 
-// Workers and servers that do at once what the job orders. Only grants for which `hold` returns
-// true are kept.
+// Scripted workers and servers, which do at once what the job orders. A worker leaves a grant
+// unfinished if `hold` returns true for the grant.
 class FakeCluster : public FakeServers, public FakeWorkers {
  public:
   explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {},
@@ -42,7 +42,7 @@ class FakeCluster : public FakeServers, public FakeWorkers {
     job = std::make_unique<Job>(
         &host, options,
         Job::Identity{uid, spec, yaml,
-                      !runs.empty() ? runs  // a folder of the real disk: exported files go there
+                      !runs.empty() ? runs  // a folder of the real disk, for jobs that export files
                       : spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid)
                                            : "/runs/fake",
                       kGrantKey});
@@ -53,9 +53,9 @@ class FakeCluster : public FakeServers, public FakeWorkers {
   // Returns the part of a functions job that answers calls.
   FunctionCalls& function_calls() { return **job->function_calls(); }
 
-  // The coordinator's process ends and loses everything that is in memory or in flight. Another
-  // process begins with the same store. Servers named in `gone` end, too. The other servers, and
-  // the workers, register again with what they hold.
+  // Ends the coordinator's process, which loses everything that is in memory or in flight, and
+  // begins another process with the same store. The servers named in `gone` end, too. The other
+  // servers, and the workers, register again with the shards and attempts that they hold.
   void Restart(const std::set<std::string>& gone = {}) {
     host.sent.clear();
     host.later.clear();
@@ -93,7 +93,7 @@ class FakeCluster : public FakeServers, public FakeWorkers {
       if (registered.has_map()) worker.map = registered.map();
       job->Ready(worker.task);
     }
-    if (!job->started()) job->Start();  // the record of its start was torn off
+    if (!job->started()) job->Start();  // the journal had lost the record of the start
     for (auto& [identity, worker] : workers) {
       for (const v1::TaskMessage& done : std::vector<v1::TaskMessage>(worker.unanswered))
         Say(worker.task, done);
@@ -107,7 +107,7 @@ class FakeCluster : public FakeServers, public FakeWorkers {
   FakeHost host;
   std::unique_ptr<Job> job;
   std::uint64_t next_task = 1;
-  // if true, Dones are accepted, but the turn that answers them does not end
+  // if true, the turn in which Dones are accepted does not end, so the Dones get no answer
   bool turns_held = false;
   std::vector<absl::Status> refused;
 
@@ -149,7 +149,7 @@ class FakeCluster : public FakeServers, public FakeWorkers {
       }
     }
     v1::Registered registered;
-    // If the job refuses the server, this shows in the job's state.
+    // If the job refuses the server, the tests see this in the job's state.
     job->AdmitServer(server.task, identity, former, former && !keeps, HelloOf(server, job->uid()),
                      &registered)
         .IgnoreError();
@@ -200,7 +200,8 @@ class FakeCluster : public FakeServers, public FakeWorkers {
       }
     }
   }
-  // Lets time pass in ticks of 25 ms until `until` is true. Returns false after `limit`.
+  // Lets time pass in ticks of 25 ms until `until` returns true. Returns false if `limit` passes
+  // first.
   bool Run(const std::function<bool()>& until,
            std::chrono::milliseconds limit = std::chrono::seconds(60)) {
     const MonoTime end = host.clock.Now() + limit;

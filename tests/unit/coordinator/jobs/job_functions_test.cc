@@ -1,5 +1,5 @@
-// Tests closures as an API: a client schedules closures, workers and servers are scripted, and each
-// call must be answered as docs/closures.md says.
+// Tests the closures that a client schedules through the API. Workers and servers are scripted. The
+// answer to each call must be the one that docs/closures.md describes.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -68,7 +68,7 @@ class Functions : public FakeCluster {
     request.set_arguments(arguments);
     return request;
   }
-  // Returns nullopt if the call has to wait.
+  // Schedules a closure and returns its number, or nullopt if the call has to wait.
   std::optional<std::uint64_t> Try(const v1::ScheduleClosureRequest& request) {
     waiting.clear();
     const auto answer = function_calls().Schedule(request, &waiting);
@@ -159,7 +159,7 @@ TEST_CASE(
     CHECK(c.Fetch(b).result() == "g(2)");
     c.KillWorker("0");
     c.KillWorker("1");
-    CHECK(c.Fetch(a).result() == "f(1)");  // W14: the result outlives the worker that computed it
+    CHECK(c.Fetch(a).result() == "f(1)");  // scenario W14: the result outlives its worker
     c.AddFunctionWorker("0");
     v1::FetchResultRequest unknown;
     unknown.set_closure(b + 1);
@@ -207,7 +207,7 @@ TEST_CASE(
   REQUIRE(holder != nullptr);
   c.FailGrant(*holder, *c.HeldBy(*holder, closures[1]), "a point that is none", true);
   c.Deliver();
-  // Each worker was told that its attempt is superseded.
+  // Each worker was told that the attempts that it held are superseded.
   for (auto& [identity, worker] : c.workers) CHECK(worker.held.empty());
   CHECK(c.job->state() == JobState::kRunning);
   const v1::ScheduleClosureRequest next = c.Request("f", "7");
@@ -223,7 +223,7 @@ TEST_CASE(
   c.Run([] { return false; }, std::chrono::milliseconds(500));
   not_yet();
   c.servers["1"].silent = false;
-  c.AddServer("1", true);  // in its new session the server is told all ended closures again
+  c.AddServer("1", true);  // the new session gets the Closes of all ended closures
   std::optional<absl::StatusOr<v1::ScheduleClosureResponse>> raised;
   REQUIRE(c.Run([&] {
     raised = c.function_calls().Schedule(next, &c.waiting);
@@ -238,7 +238,7 @@ TEST_CASE(
   CHECK((*raised)->error().closure() == closures[1]);
   CHECK((*raised)->error().function() == "f");
   CHECK_THAT((*raised)->error().cause().message(), Contains("a point that is none"));
-  // If the call is repeated, it gets the error again. No other call gets it.
+  // If the same call is repeated, it gets the error once more. No other call gets the error.
   const auto again = c.function_calls().Schedule(next, &c.waiting);
   REQUIRE(again);
   CHECK((*again)->error().closure() == closures[1]);
@@ -247,7 +247,7 @@ TEST_CASE(
   CHECK(c.Fetch(closures[1]).state() == v1::RESULT_FAILED);
   CHECK_THAT(c.Fetch(closures[1]).cause().message(), Contains("a point that is none"));
   CHECK(c.Fetch(closures[0]).state() == v1::RESULT_CANCELLED);
-  // The functions job has no error left, and can be used again.
+  // The error has been reported to its client, so the functions job accepts closures again.
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   const std::uint64_t after = c.Schedule("8");
   REQUIRE(c.Run([&] { return c.Joined(); }));
@@ -321,7 +321,7 @@ TEST_CASE(
   CHECK(c.Try(request) == first);
   c.Restart();
   CHECK(c.Try(request) == first);
-  c.Schedule("2");  // this call acknowledges all earlier calls
+  c.Schedule("2");  // this call acknowledges that the client has all earlier answers
   CHECK(c.function_calls().Schedule(request, &c.waiting)->status().code() ==
         absl::StatusCode::kInvalidArgument);
   REQUIRE(c.Run([&] { return c.Joined(); }));
@@ -347,7 +347,7 @@ TEST_CASE("an invalid call is refused and changes nothing") {
   request.mutable_released()->add_bounds(3);
   CHECK(c.function_calls().Schedule(request, &c.waiting)->status().code() ==
         absl::StatusCode::kInvalidArgument);
-  // The job makes no checkpoints.
+  // A durable join is refused, because the job makes no checkpoints.
   CHECK(c.TryJoin(true)->status().code() == absl::StatusCode::kFailedPrecondition);
   CHECK(c.Status().closures_total() == 0);
 
@@ -370,7 +370,7 @@ TEST_CASE(
   const std::uint64_t g = c.Schedule("1", "g");
   const std::uint64_t f = c.Schedule("2", "f");
   c.Run([] { return false; }, std::chrono::milliseconds(200));
-  CHECK(c.HeldBy(c.workers["0"], f) != nullptr);  // closure g, which came first, does not delay it
+  CHECK(c.HeldBy(c.workers["0"], f) != nullptr);  // closure g was scheduled first and has no worker
   CHECK(c.HeldBy(c.workers["0"], g) == nullptr);
   CHECK(c.workers["plain"].held.empty());
   CHECK(c.Status().waiting_for() == "workers: no connected worker has function `g`");
@@ -395,7 +395,7 @@ TEST_CASE("closures that a worker has not begun go to an idle worker with the fu
   c.Run([] { return false; }, std::chrono::milliseconds(200));
   CHECK(c.workers["other"].held.empty());
   const std::size_t grants = c.granted.size();
-  CHECK(grants <= 3);  // no grant was recalled for a worker that cannot run the closure
+  CHECK(grants <= 3);  // no grant is recalled for a worker that cannot run it
   c.AddFunctionWorker("1", {"f"});
   REQUIRE(c.Run([&] { return !c.workers["1"].held.empty(); }));
 }
@@ -412,7 +412,7 @@ TEST_CASE(
   v1::CancelClosuresRequest request;
   request.add_closures(a);
   request.add_closures(b);
-  request.add_closures(b + 100);  // no closure has this number
+  request.add_closures(b + 100);  // this number belongs to no closure
   CHECK_FALSE(c.function_calls().CancelClosures(request, &c.waiting));
   c.Run([] { return false; }, std::chrono::milliseconds(300));
   CHECK_FALSE(c.function_calls().CancelClosures(request, &c.waiting));
@@ -426,7 +426,7 @@ TEST_CASE(
   CHECK((*answer)->cancelled());
   CHECK(c.Fetch(a).state() == v1::RESULT_CANCELLED);
   CHECK(c.Fetch(keep).state() == v1::RESULT_WAITING);
-  // A Done that was sent before the worker heard of the cancellation is superseded.
+  // A Done is superseded if the worker sent it before it heard of the cancellation.
   for (auto& [identity, worker] : c.workers) {
     CHECK(c.HeldBy(worker, a) == nullptr);
     c.FinishHeld(worker);
@@ -438,8 +438,8 @@ TEST_CASE(
   CHECK((*c.function_calls().CancelClosures(request, &c.waiting))
             ->cancelled());  // true, although no closure is left to cancel
   CHECK(c.Status().closures_cancelled() == 2);
-  // The closures are still cancelled after a restart. The owners are asked again before a client is
-  // told.
+  // The closures are still cancelled after a restart. The owners must confirm again that they
+  // refuse the closures, before a client is told.
   c.Restart();
   REQUIRE(c.Run([&] { return c.Joined(); }));
   CHECK(c.Fetch(a).state() == v1::RESULT_CANCELLED);
@@ -474,7 +474,7 @@ TEST_CASE(
   c.Restart();
   REQUIRE(c.Run([&] { return c.Joined(); }));
   CHECK(c.Fetch(closures[3]).state() == v1::RESULT_GONE);
-  // A closure that is released before it has ended must leave nothing behind.
+  // If a closure is released before it has ended, neither its arguments nor its result may be kept.
   v1::ScheduleClosureRequest request = c.Request("f", "5");
   const std::uint64_t c5 = *c.Try(request);
   release.mutable_released()->set_bounds(1, c5 + 1);
@@ -518,7 +518,8 @@ TEST_CASE(
       for (int i = 0; i < 5; ++i)
         CHECK(c.Fetch(open[static_cast<std::size_t>(i)]).result() == absl::StrCat("f(", i, ")"));
     }
-    // An error that no client has seen yet must be reported after the restart, once.
+    // If no client has seen an error before the restart, the error must be reported once after the
+    // restart.
     c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
     const std::uint64_t bad = c.Schedule("bad");
     c.Deliver();
@@ -547,7 +548,7 @@ TEST_CASE("a functions job wants a worker for each open closure, and none while 
   Functions c;
   c.AddServer("0");
   c.job->Start();
-  CHECK(c.job->wanted_workers() == 0);  // a functions job needs no worker that describes it
+  CHECK(c.job->wanted_workers() == 0);  // a functions job has no describe closure
   c.AddFunctionWorker("0");
   REQUIRE(c.Run([&] { return c.job->state() == JobState::kRunning; }));
   CHECK(c.job->wanted_workers() == 0);
@@ -584,7 +585,7 @@ TEST_CASE("a functions job that resumes at any moment runs each closure to one e
       if (!next) next = c.Request(below(2) == 0 ? "f" : "g", absl::StrCat(turn));
       if (const auto closure = c.Try(*next)) {
         wanted[*closure] = absl::StrCat(next->function(), "(", next->arguments(), ")");
-        if (below(3) != 0) next.reset();  // otherwise the call is repeated
+        if (below(3) != 0) next.reset();  // otherwise the next turn repeats the call
       }
       c.Run([] { return false; }, std::chrono::milliseconds(25 * below(2)));
       for (auto& [identity, worker] : c.workers) {
@@ -615,14 +616,14 @@ TEST_CASE("a functions job that resumes at any moment runs each closure to one e
 
 void Checkpointed(config::JobSpec& s, JobOptions&) {
   s.checkpoint.on = s.checkpoint.given = true;
-  s.checkpoint.every = std::chrono::hours(1);  // so that only requested checkpoints are made
+  s.checkpoint.every = std::chrono::hours(1);  // only a durable join makes a checkpoint
   s.checkpoint.keep = 2;
 }
 
 TEST_CASE("a durable join makes a checkpoint of the finished work and waits for it") {
   Functions c(Checkpointed, kJournal);
   c.Up();
-  // the first checkpoint round
+  // Waits for the first checkpoint round.
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
   const std::uint64_t before = c.Status().checkpoint().number();
   c.Schedule("1");
@@ -630,7 +631,7 @@ TEST_CASE("a durable join makes a checkpoint of the finished work and waits for 
   REQUIRE(c.Run([&] { return c.Joined(true); }, std::chrono::seconds(5)));
   CHECK(c.Status().checkpoint().number() > before);
   const std::uint64_t number = c.Status().checkpoint().number();
-  CHECK(c.Joined(true));  // nothing has changed, so no checkpoint is made
+  CHECK(c.Joined(true));  // no shard has changed, so no checkpoint is made
   c.Run([] { return false; }, std::chrono::seconds(1));
   CHECK(c.Status().checkpoint().number() == number);
   for (const auto& [identity, server] : c.servers) {
@@ -666,8 +667,8 @@ TEST_CASE(
   CHECK(waited);
   CHECK(c.Status().checkpoint().number() > first);
   REQUIRE(c.Run([&] { return c.Joined(); }));
-  // A request that can never fit must be refused because of its own limit, and must not wait
-  // forever.
+  // Every call that had to wait at the limit was scheduled after a later snapshot, so all 20
+  // closures succeed.
   CHECK(c.Status().closures_succeeded() == 20);
 }
 
@@ -687,7 +688,7 @@ TEST_CASE(
     const std::uint64_t b = c.Schedule("2");
     REQUIRE(c.Run([&] { return c.Joined(); }));
     c.granted.clear();
-    c.AddServer("1");  // this is another process, which holds no shard
+    c.AddServer("1");  // another process, which holds no shard
     REQUIRE(c.Run([&] {
       return c.Status().closures_rerun() >= (checkpoints ? 1u : 2u) &&
              c.Status().phase() == "training";
@@ -698,10 +699,10 @@ TEST_CASE(
       CHECK(g.arguments() == (g.closure() == a ? "1" : "2"));
       if (checkpoints) CHECK(g.closure() == b);
     }
-    CHECK(c.Fetch(b).result() == "f(2)");  // the result of the first run is kept
+    CHECK(c.Fetch(b).result() == "f(2)");  // the result of the first run is still there
     CHECK(c.Status().closures_succeeded() == 2);
     if (checkpoints) continue;
-    // Without checkpoints, old arguments are dropped when their memory is needed.
+    // Without checkpoints the job drops old arguments when their memory is needed for new ones.
     for (int i = 0; i < 12; ++i) {
       const v1::ScheduleClosureRequest request = c.Request("f", std::string(200'000, 'a'));
       REQUIRE(c.Run([&] { return c.Try(request).has_value(); }));

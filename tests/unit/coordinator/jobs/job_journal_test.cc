@@ -1,4 +1,5 @@
-// Tests what a job commits, and that it can be restored from the store, without the job.
+// Tests the changes that a job commits to the journal, and that a job can be restored from them.
+// There is no whole job.
 #include "coordinator/jobs/job_journal.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +11,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// The parts of a job that is being described. Its plan is therefore not in the journal yet.
+// The parts of a job in the phase kDescribing. A job in this phase has no plan in the journal yet.
 struct Fixture : WorkFixture {
   Fixture() : WorkFixture({.persistent = true}) {
     id.yaml = "name: part\n";
@@ -81,7 +82,8 @@ TEST_CASE("the parts come back from the snapshot and from the notes after it") {
   f.tasks.BeginWorker("7", 1);
   f.tasks.CountClosure("7", 2, 8);
   REQUIRE(f.commits.PersistWhole());
-  // This change has no note of its own; the next note must include it.
+  // OnGranted makes no note of its own. The note of the event must include the change that it
+  // makes.
   f.totals.OnGranted(Attempt{1, 5});
   f.events.Add("state", "later", 5, f.commits.writer().Note());
   REQUIRE(f.commits.Persist({}));

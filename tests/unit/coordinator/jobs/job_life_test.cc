@@ -18,7 +18,7 @@ TEST_CASE("tasks are told of a phase after its commit, and of none that the stor
   const auto told = f.Take(LifeFixture::kServer);
   REQUIRE(told.size() == 1);
   CHECK(told[0].has_job());
-  CHECK(f.parts.reading.left() == 1);  // It is the closure that describes the job.
+  CHECK(f.parts.reading.left() == 1);  // the closure that describes the job
 
   LifeFixture refused({.jobs_max = 0, .persistent = true});
   refused.life.Start();
@@ -83,7 +83,7 @@ TEST_CASE("a rollback voids an evaluation, and the training continues") {
   CHECK(f.In(JobPhase::kTraining));
   CHECK(f.parts.reading.empty());
   CHECK(f.Said("evaluating begins again: shard 0 was lost") == 1);
-  f.life.AfterRollback("shard 0 was lost");  // The training itself continues.
+  f.life.AfterRollback("shard 0 was lost");  // during training a rollback adds no event
   CHECK(f.Said("begins again") == 1);
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("a restored job continues its phase when the window of the new life cl
   CHECK(f.parts.reading.left() == 1);
   f.life.CloseWindow();  // A repeated call changes nothing.
   CHECK(f.parts.reading.left() == 1);
-  // The server gets what it must know when it registers.
+  // Nothing is sent to the server here. A server is told about the job when it registers.
   CHECK(f.Take(LifeFixture::kServer).empty());
 }
 

@@ -1,5 +1,5 @@
-// Tests metrics.jsonl on a full disk. It must have whole lines only, in order, and none twice.
-// Lines that are lost must be counted and reported.
+// Tests metrics.jsonl on a full disk. The file must contain whole lines only, in order, and no line
+// twice. Lines that are lost must be counted and reported.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -68,7 +68,7 @@ TEST_CASE(
         1);
   CHECK_THAT(AllEvents(c), !Contains("is written again"));
   c.Run([] { return false; }, std::chrono::seconds(20));
-  CHECK(CountOf(AllEvents(c), kTrouble) == 2);  // reported once a minute
+  CHECK(CountOf(AllEvents(c), kTrouble) == 2);  // the warning is repeated once a minute
   c.host.lines_bytes_max = ~0ull;
   c.Run([] { return false; }, std::chrono::seconds(3));
   CHECK(CountOf(AllEvents(c), "state: metrics.jsonl is written again, and no line is lost") == 1);
@@ -104,8 +104,8 @@ TEST_CASE("a coordinator that dies at any moment around a full disk leaves metri
             if (below(2) == 0) c.Finish(worker, grant);
           }
         }
-        // If the disk stayed full, the job would drop its last lines when it ends; another test
-        // covers that.
+        // The test makes space on the disk when the job writes its last files. If the disk stayed
+        // full, the job would drop its last lines, which another test covers.
         if (c.job->writing()) c.host.lines_bytes_max = ~0ull;
       }
       if (c.job->ended() || c.job->writing()) break;
@@ -140,7 +140,7 @@ TEST_CASE("a coordinator that restarts with a full disk retries, and loses no li
   REQUIRE_THAT(AllEvents(c), Contains(kTrouble));
   c.Restart();
   c.Run([] { return false; }, std::chrono::seconds(5));
-  CHECK(CountOf(AllEvents(c), kTrouble) == 2);  // in each life there are two
+  CHECK(CountOf(AllEvents(c), kTrouble) == 2);  // one warning in each of the two lives
   c.host.lines_bytes_max = ~0ull;
   c.Restart();
   c.Run([] { return false; }, std::chrono::seconds(2));
@@ -168,7 +168,7 @@ TEST_CASE(
       {.jobs_max = 8, .persistent = journal});
   c.on_done = [](const v1::Grant& grant, v1::Done* done) {
     if (grant.kind() != v1::TRAIN) return;
-    // The length of a line depends on the number of digits of the loss.
+    // The loss differs between closures, so the lines have different lengths.
     for (v1::StepRecord& record : *done->mutable_metrics()->mutable_step_records())
       record.set_loss(1.0 / 3 + static_cast<double>(grant.closure()) * 1e-9);
   };

@@ -1,5 +1,5 @@
-// The parts of a job and its life, without the calls of the control plane. There is one server, and
-// the job has two training closures.
+// The parts of a job and its JobLife, without the calls of the control plane. There is one server,
+// and the job has two training closures.
 #pragma once
 
 #include <algorithm>
@@ -51,13 +51,13 @@ struct LifeFixture {
     worker.ready = true;
     return worker;
   }
-  // Describes the job. Its server is then told to load the shards.
+  // Starts and describes the job. The job then waits until its server has loaded the shards.
   void Begin() {
     life.Start();
     life.OnDescribed(described);
     REQUIRE(In(JobPhase::kPlacing));
   }
-  // Begins, and lets the server load the shards, so that the job trains.
+  // Begins the job and lets the server load the shards. The job then trains.
   void Train() {
     Begin();
     for (std::uint32_t p = 0; p < parts.shards.size(); ++p) parts.shards.Give(ShardId(p), true);

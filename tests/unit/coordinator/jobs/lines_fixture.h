@@ -20,7 +20,7 @@ inline void AddTasks(FakeCluster& c) {
   c.job->Start();
 }
 
-// Returns the lines. Each must be a whole JSON object; otherwise Json::parse throws.
+// Returns the lines of metrics.jsonl. Json::parse throws if a line is not a whole JSON object.
 inline std::vector<nlohmann::json> Lines(const FakeCluster& c) {
   std::vector<nlohmann::json> lines;
   const auto file = c.host.files.find(kLinesFile);

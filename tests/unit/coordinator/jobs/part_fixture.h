@@ -1,5 +1,5 @@
-// What one part of a job needs around it, without the job: two servers, a book of two shards and
-// sixteen closures, and a record of the part's requests, in order.
+// The surroundings of one part of a job, for tests without a whole job. They are two servers, a
+// closure book of two shards and sixteen closures, and a record of the part's requests, in order.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace evergrad::coordinator {
 struct PartFixture : JobActions {
   static constexpr TaskId kFirst{1}, kSecond{2};
 
-  // Server "a" is task kFirst, and "b" is kSecond. Both are ready.
+  // Server "a" is the task kFirst, and server "b" is the task kSecond. Both servers are ready.
   virtual ~PartFixture() = default;
   explicit PartFixture(const MemoryStateStore::Options& store = {}) : host(store) {
     id.uid = JobUid(0xabc);
@@ -50,7 +50,7 @@ struct PartFixture : JobActions {
     server.ready = true;
     return server;
   }
-  // Places the shards: shard 0 at "a", shard 1 at "b".
+  // Places shard 0 at server "a" and shard 1 at server "b".
   void Place() {
     shards.SetPlaced();
     for (std::uint32_t p = 0; p < 2; ++p) {

@@ -1,5 +1,5 @@
-// The closures of a job that only read, such as evaluations, and the job's workers, without the
-// job.
+// The closures of a job that only read, such as those of an evaluation, and the workers of the job.
+// There is no whole job.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ struct ReadingFixture : PartFixture {
     }
     return grants;
   }
-  // Returns a message of the worker about the attempt of this grant.
+  // Returns a worker's message about the attempt of this grant, such as a Done.
   template <class Message>
   static Message Answer(const v1::Grant& grant) {
     Message message;

@@ -1,4 +1,5 @@
-// The work of a training job and its workers 7 and 8, without the job. The shards are placed.
+// The work of a training job and the job's workers 7 and 8, without a whole job. The shards are
+// placed.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -32,7 +33,8 @@ struct WorkFixture : ReadingFixture {
     AddWorker(8);
   }
   JobWorker& worker(std::uint64_t task) { return roster.workers().at(TaskId(task)); }
-  // Grants closures to worker 7, while worker 8 is not ready. Returns the first grant.
+  // Grants closures to worker 7 alone, because worker 8 is not ready meanwhile. Returns the first
+  // grant.
   v1::Grant Hold() {
     worker(8).ready = false;
     source->Grant(granter, roster.workers());
@@ -45,7 +47,7 @@ struct WorkFixture : ReadingFixture {
     said.clear();
     return grant;
   }
-  // Returns whether the closure may be granted to some worker now.
+  // Returns whether the closure of `grant` has no running attempt, so that it may be granted again.
   bool IsFree(const v1::Grant& grant) const {
     return book->current().count(ClosureId(grant.closure())) == 0;
   }
