@@ -75,7 +75,7 @@ TEST_CASE("each death of a server without work restarts its delay, but does not 
   MonoTime now = seconds(1);
   for (int i = 0; i < 3; ++i) backoff.OnDeath(now, Role::kPsServer, "2", "", "");
   backoff.OnIdleDeath(now, Role::kPsServer, "2");
-  CHECK_FALSE(backoff.Counts(now, Role::kPsServer, "2"));  // servers are not delayed yet
+  CHECK_FALSE(backoff.Counts(now, Role::kPsServer, "2"));  // three deaths cause no backoff yet
   CHECK(backoff.Until(Role::kPsServer, "2") <= now);
   for (int i = 0; i < 2; ++i) backoff.OnDeath(now, Role::kPsServer, "2", "", "");
   CHECK(backoff.Until(Role::kPsServer, "2") == now + seconds(2));

@@ -18,7 +18,7 @@ void FinishHeld(FakeCluster& c) {
   }
 }
 
-// Lets the job train, with a worker that holds work.
+// Lets the job train, with a worker that keeps the closures that it is granted.
 void Train(FakeCluster& c, int servers = 2) {
   for (int i = 0; i < servers; ++i) c.AddServer(std::to_string(i));
   c.AddWorker("0");
@@ -34,7 +34,8 @@ void Leave(FakeCluster& c, const std::string& identity) {
   c.job->OnLeaving(c.servers[identity].task, "SIGTERM", true);
 }
 
-// Does what the coordinator does when the session of a server ends after a notice.
+// Does what the coordinator does when the session of a server ends after the server has announced
+// that it leaves.
 void Gone(FakeCluster& c, const std::string& identity) {
   const TaskId task = c.servers.at(identity).task;
   c.servers.erase(identity);
@@ -108,14 +109,14 @@ TEST_CASE(
   CHECK_THAT(c.servers["0"].cannot, Contains("no other server is connected"));
   CHECK_THAT(AllEvents(c), Contains("warning: ps_server/0 is leaving, but its shards cannot be "
                                     "moved: no other server is connected"));
-  CHECK(c.servers["0"].shards.size() == 4);  // it serves until it leaves
+  CHECK(c.servers["0"].shards.size() == 4);  // server 0 serves its shards until it leaves
   c.AddServer("7");
   Leave(c, "7");
   c.Deliver();
   CHECK(c.servers["7"].drained == 1);
   CHECK(c.servers["7"].cannot.empty());
-  // The server leaves with all its shards: line 21 applies, and the new owner must not be a server
-  // that is leaving.
+  // Server 0 leaves while it still has all its shards, so they are rolled back (LEDGER line 21).
+  // Their new owner must not be a server that is leaving.
   Gone(c, "0");
   c.Deliver();
   CHECK(c.servers["7"].shards.empty());
@@ -168,8 +169,8 @@ TEST_CASE(
     INFO(leaves);
     FakeCluster c;
     Train(c, 3);
-    // Server 1 comes first among the servers with the fewest shards. Every order to receive that is
-    // sent to it is lost.
+    // Server 1 is the first choice for moved shards, because it is the first of the servers with
+    // the fewest shards. Every order to receive a shard that is sent to server 1 is lost.
     const std::size_t at_0 = c.servers["0"].shards.size();
     REQUIRE(at_0 > 0);
     c.lose = [&](const FakeServer& server, const v1::CoordinatorMessage& m) {
@@ -196,8 +197,8 @@ TEST_CASE("a drained server's shards do not go to one that backs off, unless it 
     INFO(another);
     FakeCluster c;
     Train(c);
-    // Server 1 dies four times while it has shards. Afterwards all shards are at server 0, and
-    // server 1 gets no work for a second.
+    // Server 1 dies four times while it has shards. Afterwards server 0 has all shards, and server
+    // 1 gets no work for a second.
     for (int death = 0; death < 4; ++death) {
       c.AddServer("1");
       c.Deliver();
@@ -232,7 +233,7 @@ TEST_CASE(
   CHECK_THAT(c.servers["0"].cannot, Contains("no other server can take the shard now"));
   CHECK(c.servers["0"].shards.size() == 1);
   CHECK(c.servers["1"].shards.size() == 3);
-  // The shard is too large to be moved. This must be reported at once.
+  // If a shard is too large to be moved, this must be reported at once.
   FakeCluster large;
   Train(large);
   large.move_error = [&](const FakeServer& server, std::uint32_t) {
@@ -248,8 +249,8 @@ TEST_CASE("a moved shard that its new owner does not hold is rolled back") {
   FakeCluster c;
   Train(c);
   Leave(c, "0");
-  // Between the record of the move and the Assign, the new owner loses the received state, although
-  // its process is the same.
+  // The new owner loses the received state after the move is recorded and before the Assign
+  // arrives, although its process is the same.
   c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) {
     if (m.has_assign()) c.servers["1"].moving.clear();
     return false;
@@ -334,7 +335,7 @@ TEST_CASE(
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "CANCELLED");
   CHECK(c.host.foreign.empty());
-  // Answers about a move that has ended must change nothing.
+  // An answer about a move that has ended must change nothing.
   v1::TaskMessage late;
   late.mutable_received()->set_job_uid(c.job->uid().value());
   c.Say(c.servers["1"].task, late);

@@ -1,4 +1,4 @@
-// Tests what the tasks of a job are told about the job, without the job.
+// Tests the messages that tell the tasks of a job about the job, without the job.
 #include "coordinator/jobs/job_notices.h"
 
 #include <catch2/catch.hpp>
@@ -42,7 +42,8 @@ TEST_CASE("the job is told to every task that is ready, with its plan once there
   }
 }
 
-TEST_CASE("no task is told the key of the grants with the job") {  // [34] Servers get it by Assign.
+// Servers get the key in Assign messages (LEDGER line 34).
+TEST_CASE("no task is told the key of the grants with the job") {
   Fixture f;
   f.id.grant_key = "the key";
   f.notices.SendInfo();

@@ -24,7 +24,7 @@ constexpr E kEvents[] = {E::kStarted,         E::kPlanned,  E::kPlaced,    E::kE
                          E::kRolledBack,      E::kFailed,   E::kCancelled, E::kSealed,
                          E::kSealedExportDue, E::kFinished, E::kWritten};
 
-// A sequence of events that leads to each phase.
+// For each phase, a sequence of events that leads to it.
 const std::map<P, std::vector<E>> kWays = {
     {P::kNone, {}},
     {P::kDescribing, {E::kStarted}},
@@ -84,7 +84,7 @@ TEST_CASE("each phase accepts the events of the table, and refuses every other e
       {{P::kExporting, E::kFailed}, P::kSealing},
       {{P::kExporting, E::kCancelled}, P::kSealing},
       {{P::kReporting, E::kReported}, P::kSaving},
-      {{P::kReporting, E::kFinished}, P::kWriting},  // without checkpoints
+      {{P::kReporting, E::kFinished}, P::kWriting},  // if the job makes no checkpoints
       {{P::kReporting, E::kRolledBack}, P::kTraining},
       {{P::kReporting, E::kFailed}, P::kSealing},
       {{P::kReporting, E::kCancelled}, P::kSealing},
@@ -93,7 +93,7 @@ TEST_CASE("each phase accepts the events of the table, and refuses every other e
       {{P::kSaving, E::kFailed}, P::kSealing},
       {{P::kSaving, E::kCancelled}, P::kSealing},
       {{P::kSealing, E::kSealed}, P::kSealedReporting},
-      {{P::kSealing, E::kFinished}, P::kWriting},  // no shard was placed
+      {{P::kSealing, E::kFinished}, P::kWriting},  // if no shard was placed
       {{P::kSealedReporting, E::kReported}, P::kSealedSaving},
       {{P::kSealedReporting, E::kSealedExportDue}, P::kSealedExporting},
       {{P::kSealedReporting, E::kFinished}, P::kWriting},
@@ -126,7 +126,7 @@ struct Line {
   JobState state;
 };
 
-// Each line has an event, and the phase and the state that users see after it.
+// Applies the event of each line to a job, and checks the phase and the state that users then see.
 void Play(const std::vector<Line>& lines) {
   JobPhases phases;
   for (const Line& line : lines) {
@@ -223,7 +223,7 @@ TEST_CASE("the first cause stays, but a user's error replaces a machine's error"
   CHECK(phases.TakeCause(Cause("nan"), true));
   CHECK_FALSE(phases.TakeCause(Cause("another nan"), true));
   CHECK(phases.cause()->message() == "nan");
-  // While the files of the run are being written, it is too late for another cause.
+  // The job takes no other cause while the files of the run are being written.
   JobPhases writing = In(P::kTraining);
   CHECK(writing.TakeCause(Cause("disk"), false));
   for (const E event : {E::kFailed, E::kFinished}) CHECK(writing.Apply(event));
@@ -267,7 +267,7 @@ TEST_CASE("the window opens for a job that has begun, and closes once") {
   CHECK(phases.CloseWindow());
   CHECK_FALSE(phases.window_open());
   CHECK_FALSE(phases.CloseWindow());
-  // Only a restored job resumes its phase, and only once.
+  // TakeRestored returns true only for a job that was restored, and only once.
   CHECK_FALSE(phases.TakeRestored());
   phases.SetRestored();
   CHECK(phases.TakeRestored());

@@ -1,5 +1,5 @@
-// Tests the reports about every shard at the end of a job: which servers are asked for a report,
-// how often, and what the job shows meanwhile.
+// Tests the reports about every shard at the end of a job: the servers that are asked for a report,
+// the number of requests, and the status of the job meanwhile.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -12,7 +12,7 @@ using Catch::Matchers::Contains;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A job whose servers send their reports when the test says so.
+// A job whose servers send their reports only when the test calls Answer.
 struct Slow {
   FakeCluster c;
   std::vector<std::pair<TaskId, v1::CoordinatorMessage>> asked;

@@ -1,6 +1,6 @@
-// The coordinator's process ends at any moment, and another one continues the job from the store.
-// Nothing may be counted twice or lost, the sums must be the same to the bit, and metrics.jsonl
-// must have no gap and no line twice.
+// Tests that the coordinator's process may end at any moment, and that another process continues
+// the job from the store. Nothing may be counted twice or lost, the sums must be the same to the
+// bit, and metrics.jsonl must have no gap and no line twice.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -38,7 +38,7 @@ TEST_CASE(
     FakeCluster c({}, {.jobs_max = 8, .torn_max = 0, .persistent = journal});
     AddTasks(c);
     c.host.while_written = [&] {
-      if (!c.job->writing()) return;  // at the start, job.yaml is written
+      if (!c.job->writing()) return;  // this is the write of job.yaml at the start of the job
       c.job->OnServerAway(c.servers["1"].task, "its session closed");
       c.KillWorker("1");
       c.job->Tick();
@@ -127,7 +127,7 @@ TEST_CASE("a job that resumes at any moment, repeatedly, ends as without interru
     FakeCluster c([&](config::JobSpec&,
                       JobOptions& o) { o.notes_max = 1 + static_cast<std::uint32_t>(seed % 7); },
                   {.jobs_max = 8, .torn_max = seed % 3 == 0 ? 4u : 0u, .persistent = true});
-    // Some work stays unfinished for a while, so that the next process has attempts to adopt.
+    // Some closures stay unfinished for a while, so that the next process has attempts to adopt.
     c.hold = [&](const FakeWorker&, const v1::Grant&) { return below(3) == 0; };
     AddTasks(c);
     for (int life = 0; life < 5 && !c.job->ended(); ++life) {
@@ -138,7 +138,7 @@ TEST_CASE("a job that resumes at any moment, repeatedly, ends as without interru
         if (!c.turns_held) c.job->EndTurn();
         for (auto& [identity, worker] : c.workers) {
           for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) {
-            if (below(2) == 0) c.Finish(worker, grant);  // its answer may be lost with the process
+            if (below(2) == 0) c.Finish(worker, grant);  // the process may end before it answers
           }
         }
       }
@@ -168,7 +168,7 @@ TEST_CASE("a job that resumes at any moment, repeatedly, ends as without interru
     REQUIRE(got.epoch_rows_size() == want.epoch_rows_size());
     for (int i = 0; i < got.epoch_rows_size(); ++i) {
       CHECK(got.epoch_rows(i).steps() == want.epoch_rows(i).steps());
-      CHECK(got.epoch_rows(i).train_loss() == want.epoch_rows(i).train_loss());  // to the bit
+      CHECK(got.epoch_rows(i).train_loss() == want.epoch_rows(i).train_loss());  // equal to the bit
       CHECK(got.epoch_rows(i).counting_sum() == want.epoch_rows(i).counting_sum());
     }
     CheckFiles(c, 32, 2);
@@ -179,7 +179,7 @@ TEST_CASE("a job that resumes at any moment, repeatedly, ends as without interru
       worker_steps += task["role"] == "worker" ? task["steps"].get<std::uint64_t>() : 0;
     CHECK(worker_steps == 32);
 
-    // The next life must still know a job that has ended.
+    // The next life of the coordinator must still know a job that has ended.
     auto later =
         Job::Restore(&c.host, c.options, c.job->uid(), *c.host.memory.LoadJob(c.job->uid()));
     REQUIRE(later.ok());
@@ -215,8 +215,8 @@ TEST_CASE("servers with the shards of the map keep them over a restart, without 
   const v1::JobStatus status = c.Status();
   CHECK(status.state() == "RUNNING");
   CHECK(status.closures_rerun() == 0);
-  // The revision is above that of the former life, so that a client that waits for a change sees
-  // one.
+  // The revision of the status is above every revision of the former life, so a client that waits
+  // for a change gets an answer.
   CHECK(status.revision() > (1ull << 32));
 }
 
@@ -224,7 +224,7 @@ TEST_CASE(
     "a plan that was divided for its servers is the same after a restart, whatever limits the "
     "servers report") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
-  c.server_budget_bytes_max = (64u << 10) + 16;  // so that a partition has four rows
+  c.server_budget_bytes_max = (64u << 10) + 16;  // limits partitions to four rows
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
     return g.kind() == v1::TRAIN && g.closure() >= 4;
   };
@@ -401,12 +401,11 @@ TEST_CASE(
     if (yaml_refused) {
       snapshot.set_yaml("spec: {of: another version}\n");
     } else {
-      // A variable that appears twice is refused. So is an `optimizers` entry that matches no
-      // variable.
+      // No plan can be built from a description that names a variable twice.
       const v1::VariableSpec again = snapshot.described().variables(0);
       *snapshot.mutable_described()->add_variables() = again;
     }
-    v1::CountedClosure* unfolded = snapshot.add_unfolded();  // as in a job that has failed
+    v1::CountedClosure* unfolded = snapshot.add_unfolded();  // a failed job may have such closures
     unfolded->set_closure(1'000'000);
     stored.snapshot = snapshot.SerializeAsString();
     return Job::Restore(&c.host, c.options, c.job->uid(), stored);
@@ -439,7 +438,7 @@ TEST_CASE(
   CHECK_THAT(shown.events(shown.events_size() - 1).text(),
              StartsWith("restored from the journal without its variables: " + why));
   CHECK((*job)->plan_message() == nullptr);
-  // Nothing that has ended may be done or requested again.
+  // The job has ended, so none of these calls may do anything, and the query must be answered.
   (*job)->Resume(Term(99));
   (*job)->Tick();
   (*job)->Cancel();
@@ -461,8 +460,8 @@ TEST_CASE(
   REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
   const FakeServer zombie = c.servers["0"];
   REQUIRE(zombie.shards.size() == 2);
-  // The shards of server 0 move to the other server. Then the journal forgets this, and server 0
-  // turns out to be alive.
+  // The shards of server 0 move to the other server. Then the journal loses the record of this, and
+  // server 0 turns out to be alive.
   c.job->OnServerLost(zombie.task, "0", "silent", false);
   REQUIRE(c.Run([&] { return c.servers["1"].shards.size() == 4; }));
   const auto owner_of_first = [&] {

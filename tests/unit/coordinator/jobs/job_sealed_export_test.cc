@@ -1,4 +1,5 @@
-// Tests the weights of a job that has failed, and what the job reports about them.
+// Tests the export of the weights of a job that has failed, and the job's reports about this
+// export.
 #include <catch2/catch.hpp>
 
 #include "job_fixture.h"
@@ -25,7 +26,7 @@ std::function<void(config::JobSpec&, JobOptions&)> Saving(bool on = true) {
   };
 }
 
-// Trains four closures. In the fifth, worker/0 reports a user's error.
+// Trains four closures. Worker/0 then reports a user's error in the fifth closure.
 void FailAfterFour(FakeCluster& c) {
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return (Trains(g) && g.closure() >= 4); };
   c.AddWorker("0");

@@ -1,5 +1,5 @@
-// Tests a job from its submission to its end, with scripted tasks that answer at once: its grants,
-// their times, and its reports.
+// Tests a job from its submission to its end, with scripted tasks that answer at once. The tests
+// check the job's grants, their times, and its reports.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -27,7 +27,7 @@ TEST_CASE("a job describes, places, trains, evaluates, exports, reports and succ
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
   // 64 examples in batches of 4, with 2 steps per closure, make 8 closures in each of 2 epochs.
-  // Each closure must be granted once.
+  // Each closure must be granted exactly once.
   std::map<std::uint64_t, int> times;
   int evaluations = 0, exports = 0, describes = 0;
   for (const v1::Grant& g : c.granted) {
@@ -39,7 +39,7 @@ TEST_CASE("a job describes, places, trains, evaluates, exports, reports and succ
   REQUIRE(times.size() == 16);
   for (const auto& [closure, n] : times) CHECK(n == 1);
   CHECK(describes == 1);
-  CHECK(evaluations == 16);  // 8 closures after each epoch
+  CHECK(evaluations == 16);  // 8 evaluation closures after each epoch
   CHECK(exports == 1);
   const v1::JobStatus status = c.Status();
   CHECK(status.closures_succeeded() == 16);
@@ -162,7 +162,7 @@ TEST_CASE("the result of a job that was cancelled before it began has no start a
 }
 
 TEST_CASE("epochs that are too short to time have no speed") {
-  FakeCluster c;  // the workers of this fixture need no time
+  FakeCluster c;  // the workers of this fixture finish their work at once
   c.AddWorker("0");
   c.AddServer("0");
   c.job->Start();
@@ -182,8 +182,8 @@ TEST_CASE(
     "training that is shorter than the sampling interval has its rate measured over the training "
     "time alone") {
   FakeCluster c;
-  // Attempts run one at a time and take one tick of 25 ms each, so the rate is 8 examples in 25 ms.
-  // Evaluation also takes time, which must not count.
+  // Attempts run one at a time, and each takes one tick of 25 ms. The training rate is therefore 8
+  // examples in 25 ms. Evaluation also takes time, which must not count.
   MonoTime free_at{0};
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
     return Trains(g) || g.kind() == v1::EVALUATE;
@@ -206,7 +206,7 @@ TEST_CASE(
     const Parsed json = Parsed::parse(line);
     if (json["kind"] == "rate") rates.push_back(json["examples_per_second"]);
   }
-  REQUIRE(rates.size() == 2);  // one at the end of each epoch
+  REQUIRE(rates.size() == 2);  // one rate at the end of each epoch
   for (const double rate : rates) CHECK(rate == Approx(8 / 0.025).epsilon(0.2));
   CHECK(c.host.files.at("/runs/fake/report.html").find("\"rate_by_time\":[[") != std::string::npos);
 }
@@ -232,7 +232,7 @@ TEST_CASE(
     "a variable is partitioned until each part fits a request, and a row that does not fit is "
     "refused when planned") {
   FakeCluster c;
-  // The budget has space for four rows, besides the bytes that a request needs around its payload.
+  // The budget has space for four rows and for the other bytes of a request.
   c.server_budget_bytes_max = (64u << 10) + 16;
   c.AddServer("7");
   c.AddWorker("0");
@@ -380,7 +380,7 @@ TEST_CASE("no closure of the next epoch is granted before the evaluation of this
     c.job->Tick();
     c.Deliver();
   }
-  // While closure 7 runs, the evaluation must not begin, and closure 8 must not be granted.
+  // While closure 7 runs, neither the evaluation nor closure 8 may be granted.
   for (const v1::Grant& g : c.granted) {
     CHECK(g.kind() != v1::EVALUATE);
     if (Trains(g)) CHECK(g.closure() <= 7);
@@ -416,8 +416,8 @@ TEST_CASE("the death of a worker during an evaluation does not change the sum") 
   c.KillWorker("0");
   c.workers["0"] = zombie;
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  // The answer of the stopped worker comes after the closure was granted again. Only the accepted
-  // attempt may count.
+  // The stopped worker reports its attempt after the closure was granted again. Only one of the two
+  // attempts may count.
   c.Finish(c.workers["0"], first);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().epoch_rows(0).counting_sum() == 56);
@@ -452,7 +452,7 @@ TEST_CASE(
   }
   CHECK(repaired.size() >= 12);
   CHECK(c.Status().closures_rerun() >= 12);
-  CHECK(c.Status().closures_succeeded() == 16);  // no work that a user can see was done twice
+  CHECK(c.Status().closures_succeeded() == 16);  // users see each closure once
   CHECK(c.Status().updates_redone() >= 24);
 }
 
@@ -577,7 +577,7 @@ TEST_CASE("an evaluation begins again if a shard was rolled back in the meantime
            c.workers["0"].held.back().closure() > first_round.back().closure();
   }));
   CHECK(c.workers["0"].superseded.count(first_round[1].attempt().n()) == 1);
-  // The answer of the first round is superseded, and must not count.
+  // The Done of the first round must be answered with superseded, and must not count.
   c.eval_count = 1000;
   c.Finish(c.workers["0"], first_round[0]);
   c.Deliver();
@@ -612,7 +612,7 @@ TEST_CASE("a rollback during the export of weights repeats repair, evaluation an
     evaluations += g.kind() == v1::EVALUATE;
   }
   CHECK(exports == 2);
-  CHECK(evaluations == 24);  // after epoch 1, after epoch 2, and once more after epoch 2
+  CHECK(evaluations == 24);  // the evaluation after epoch 2 runs twice
 }
 
 TEST_CASE("a user's error seals the shards and fails the job with its cause") {
@@ -654,7 +654,7 @@ TEST_CASE(
     c.FailGrant(c.workers["0"], grant, "server unreachable", false);
     if (i < 2) {
       c.Deliver();
-      CHECK(c.workers["0"].held.empty());  // nothing is granted yet
+      CHECK(c.workers["0"].held.empty());  // no closure is granted again yet
     }
   }
   CHECK(c.Status().phase() == "sealing");
@@ -744,7 +744,8 @@ TEST_CASE(
     REQUIRE(c.Run([&] { return !w.held.empty(); }));
     c.Report(w, w.held[0], advances ? static_cast<std::uint32_t>(i) : 1);
     c.KillWorker(std::to_string(i));
-    c.Run([] { return false; }, std::chrono::milliseconds(500));  // later than the other deaths
+    // The deaths of the workers must not be simultaneous.
+    c.Run([] { return false; }, std::chrono::milliseconds(500));
   }
   if (advances) {
     CHECK_FALSE(c.job->ended());
@@ -768,8 +769,8 @@ TEST_CASE("an idle worker gets closures that another worker has not begun") {
   c.AddServer("0");
   c.job->Start();
   REQUIRE(c.Run([&] { return c.workers["0"].held.size() >= 2; }));
-  // Runs one closure after another up to the barrier. Then worker 0 holds the last two closures of
-  // the epoch, and worker 1 registers and gets no work.
+  // Runs one closure after another up to the end of the epoch. Then worker 0 holds the last two
+  // closures of the epoch, and worker 1 registers and gets no work.
   while (true) {
     std::uint64_t newest = 0;
     for (const v1::Grant& g : c.granted) newest = std::max(newest, Trains(g) ? g.closure() : 0);
@@ -814,7 +815,7 @@ TEST_CASE("a job wants a worker for each closure that it can run at the same tim
     c.Finish(worker, grant);
   };
   // 16 closures are left, but only 8 of them can be granted before the evaluation. After the
-  // evaluation the number is again that of the closures that are left.
+  // evaluation the job wants as many workers as closures are left.
   for (int ended = 0; ended < 8; ++ended) {
     finish();
     CHECK(c.job->wanted_workers() == 8);
@@ -906,7 +907,7 @@ TEST_CASE("after a later life was reported all tasks register anew, and nothing 
   const v1::ShardMap old_map = c.workers["0"].map;
   FakeWorker& back = c.AddWorker("0", hello, false);
   REQUIRE(c.last_adopted.size() == 1);
-  // In the start-up window nothing is granted, and the answer to the Done waits.
+  // In the start-up window no closure is granted, and a Done gets no answer yet.
   FakeWorker old = back;
   old.map = old_map;
   v1::TaskMessage done;
@@ -937,8 +938,8 @@ TEST_CASE("the failpoints of the coordinator have their documented effects") {
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(c.host.clock.Now() >= std::chrono::milliseconds(700));  // both delays have passed
-  // All answers except the lost one have arrived: 1 describe, 16 training, 16 evaluation and 1
-  // export closure, minus 1.
+  // All answers except the lost one have arrived, which are those to 1 describe, 16 training, 16
+  // evaluation and 1 export closure, minus 1.
   CHECK(c.workers["0"].answered.size() == 33);
 }
 
@@ -993,7 +994,7 @@ TEST_CASE("counters that a task reports for another job do not count for this jo
   const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["tasks"][0]["bytes"] == 200);
   CHECK(result["tasks"][1]["bytes"] == 300);
-  CHECK(result["duplicates_refused"] == 4);  // the server reports one for each of its shards
+  CHECK(result["duplicates_refused"] == 4);  // one duplicate for each shard of the server
 }
 
 TEST_CASE(
@@ -1008,15 +1009,15 @@ TEST_CASE(
     return !c.workers["0"].held.empty() && c.workers["0"].held[0].kind() == v1::EVALUATE;
   }));
   const v1::Grant granted = c.workers["0"].held[0];
-  // Closure 7 of this round still waits for a free worker. Its attempt is therefore (0,0), like
-  // that of a message without an attempt.
+  // Closure 7 of this round still waits for a free worker, so its attempt is (0,0). A message
+  // without an attempt also has the attempt (0,0).
   v1::Grant never = granted;
   never.set_closure((granted.closure() & ~0xffffffffull) + 7);
   never.clear_attempt();
   c.eval_count = 1000;
   c.Finish(c.workers["0"], never);
   c.FailGrant(c.workers["0"], never, "no such thing", true);
-  // Worker 1 must not be able to end the closure that worker 0 holds.
+  // Worker 1 must not be able to end a closure that worker 0 holds.
   FakeWorker& other = c.AddWorker("1");
   c.Finish(other, granted);
   c.FailGrant(other, granted, "not mine", true);
@@ -1053,8 +1054,8 @@ TEST_CASE("the text of a task's error is bounded before it is kept or shown") {
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   std::string text;
-  // The characters take two bytes each. The text must not be truncated in the middle of a
-  // character.
+  // Each of these characters takes two bytes. When the text is truncated, no character may be
+  // divided.
   while (text.size() < (1u << 20)) text += "\u00fc";
   c.FailGrant(c.workers["0"], c.workers["0"].held[0], "x" + text, true);
   REQUIRE(c.RunToEnd());
@@ -1069,7 +1070,7 @@ TEST_CASE("the text of a task's error is bounded before it is kept or shown") {
 
 namespace {
 
-// Sends a heartbeat of a live session: the worker reports the closure that it runs, at this step.
+// Sends a heartbeat in which the worker reports that it runs this closure, at this step.
 void Beat(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, std::uint32_t step,
           bool computing, const std::string& waits_for_room = "") {
   v1::TaskMessage message;
@@ -1114,7 +1115,7 @@ TEST_CASE(
     if (c.workers.count("0") != 0) Beat(c, hung, stuck, 1, true);
     return c.job->ended();
   };
-  // A step that ends within the timeout is only slow, and must not be revoked.
+  // A step that takes less than the timeout is only slow, so the attempt must not be revoked.
   REQUIRE_FALSE(c.Run(
       [&] {
         Beat(c, hung, stuck, 0, true);
@@ -1127,8 +1128,8 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(EventsWith(c, "worker/0 has not advanced a step for 8 s: closure " +
                           std::to_string(stuck.closure()) + " step 1 is revoked") == 1);
-  // The worker must have been told, and the other worker must have the next attempt, with a higher
-  // number.
+  // Worker 0 must have been told that its attempt is superseded. The other worker must have the
+  // next attempt, which has a higher number.
   CHECK(hung.superseded.count(stuck.attempt().n()) == 1);
   Attempt last{};
   for (const v1::Grant& g : c.granted) {
@@ -1251,7 +1252,7 @@ TEST_CASE(
         return false;
       },
       std::chrono::seconds(5));
-  CHECK(worker.held.empty());  // it gets no work for 2 s, but still computes
+  CHECK(worker.held.empty());  // the worker gets no work for 2 s, but still computes
   CHECK(c.Status().waiting_for() == "workers: set aside because they made no progress: worker/0");
   CHECK(c.Status().workers(0).state() == "stalled");
   computing = hangs = false;
@@ -1328,7 +1329,7 @@ TEST_CASE(
   c.job->Start();
   CHECK_FALSE(
       c.Run([&] { return c.Status().closures_succeeded() > 20; }, std::chrono::seconds(20)));
-  CHECK(c.Status().closures_succeeded() == 20);  // 5 before the death and 15 after it
+  CHECK(c.Status().closures_succeeded() == 20);  // the 5 closures before closure 5 and 15 after it
   CHECK(c.job->closures_behind() == 15);
   CHECK(EventsWith(c, "closure 5 has not ended, but later closures have") == 1);
   CHECK(c.job->TakeWindowRefusals() >= 1);
@@ -1358,7 +1359,7 @@ TEST_CASE(
   *done.mutable_done() = c.DoneOf(other, grant);
   c.Say(other.task, done);
   c.Deliver();
-  CHECK(other.superseded.count(grant.attempt().n()) == 1);  // line 19
+  CHECK(other.superseded.count(grant.attempt().n()) == 1);  // LEDGER line 19
   CHECK(c.Status().closures_succeeded() == 0);
   c.FailGrant(other, grant, "not mine", true);
   CHECK(c.Status().phase() == "training");
@@ -1369,10 +1370,10 @@ TEST_CASE(
   c.Say(other.task, dropped);
   const std::size_t grants = c.granted.size();
   c.Run([] { return false; }, std::chrono::seconds(2));
-  CHECK(c.granted.size() == grants);  // it was not granted again
-  // A Hello that claims the attempt must not get it either.
+  CHECK(c.granted.size() == grants);  // the closure was not granted again
+  // A worker that claims the attempt in its Hello must not get the attempt.
   v1::Hello hello;
-  // It must not get the attempt even with the proof of its Grant.
+  // The Hello even has the proof of the attempt's Grant, which names another worker.
   FakeCluster::AddHeld(grant, c.workers["0"].map.version(), &hello);
   c.AddWorker("2", hello);
   CHECK(c.last_adopted.empty());
@@ -1407,8 +1408,8 @@ TEST_CASE(
   CHECK(c.Status().state() == "STARTING");
   int drops = 0;
   for (const v1::CoordinatorMessage& m : c.host.sent[other.task]) drops += m.has_drop();
-  CHECK(drops == 4);  // line 25: the shards are held, but the map does not give them to this server
-  // A user's error in one of these messages must not end the job either.
+  CHECK(drops == 4);  // LEDGER line 25: this server holds shards that the map gives to another
+  // A user's error in such a message must not end the job.
   assigned->set_ok(false);
   assigned->mutable_error()->set_kind("user");
   c.Say(other.task, message);
@@ -1476,7 +1477,7 @@ TEST_CASE(
   REQUIRE(c.RunToEnd());
   const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["tasks"][0]["bytes"] == 1200);
-  CHECK(result["duplicates_refused"] == 4);  // the server has reported this number last
+  CHECK(result["duplicates_refused"] == 4);  // the number in the server's last report
 }
 
 // ---------------------------------------------------------------- deterministic
@@ -1503,7 +1504,7 @@ TEST_CASE(
   CHECK_THAT(c.Status().waiting_for(),
              Catch::Contains("worker/0") && Catch::Contains("cpu threads=2"));
   CHECK(EventsWith(c, "deterministic: worker/0 cannot work now") == 1);
-  // If the bits may differ (P9), an event must say so.
+  // If the results may differ in their bits (promise P9), an event must say so.
   CHECK(EventsWith(c, "deterministic: worker/0 died in closure 3 at step 1") == 1);
   const bool itself = GENERATE(true, false);
   std::set<std::string> used;
@@ -1577,7 +1578,7 @@ TEST_CASE(
   c.job->Start();
   REQUIRE(c.Run([&] { return c.Status().phase() == "exporting" && !c.workers["0"].held.empty(); }));
   c.eval_count = 9;
-  c.AddServer("1");  // this process has no shards, so the last epoch is evaluated again
+  c.AddServer("1");  // another process, without shards, so epoch 2 is evaluated again
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
@@ -1668,7 +1669,7 @@ TEST_CASE(
   };
   v1::Hello other;
   other.set_compute("of another build");
-  c.AddWorker("0");  // this worker is asked first
+  c.AddWorker("0");  // this worker registers first, so it is asked to describe the job
   c.AddWorker("1", other);
   c.AddServer("0");
   bool holds = true;
@@ -1679,16 +1680,17 @@ TEST_CASE(
   c.Run([] { return false; }, std::chrono::seconds(40));
   CHECK(c.job->state() == JobState::kRunning);
   CHECK(c.Status().closures_succeeded() == 4);
-  CHECK(c.Status().waiting_for() == "");  // empty, because worker 1 works
+  CHECK(c.Status().waiting_for() == "");  // the job waits for nobody, because worker 1 works
   CHECK(EventsWith(c,
                    "worker/0 cannot take part in the job and is tried again from time to time: not "
                    "here: worker/0") == 1);
   CHECK(Unfit(c) == std::set<std::string>{"0"});
   if (deterministic) {
-    // after closures of worker 1, those of worker 0 would have other bits
+    // Worker 1 has trained closures. Worker 0 has another build, so its results would have other
+    // bits, and it is not tried again.
     CHECK(tried.size() == 1);
   } else {
-    CHECK(tried.size() >= 5);  // tries after 1, 2, 4, 8 and 16 s
+    CHECK(tried.size() >= 5);  // tried again 1, 2, 4, 8 and 16 s after each other
     CHECK(tried.size() <= 7);
   }
   holds = false;
@@ -1728,7 +1730,7 @@ TEST_CASE(
         "worker/0), worker/1 "
         "(not here: "
         "worker/1)");
-  CHECK(c.granted.size() < 40);  // each worker is tried once a minute
+  CHECK(c.granted.size() < 40);  // each unfit worker is tried again at most once a minute
   CHECK(Unfit(c) == lame);
   SECTION("an able worker registers") { c.AddWorker("2"); }
   SECTION("an unfit worker is repaired") {
@@ -1767,7 +1769,8 @@ TEST_CASE(
 
 TEST_CASE("workers that can train but not evaluate are reported once, not at each epoch") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.epochs = 6; });
-  // The test begins at a time that is longer than a worker's refusals are kept.
+  // The job starts after 700 s, which is longer than the time for which a worker's refusals are
+  // kept.
   c.Run([] { return false; }, std::chrono::seconds(700));
   std::map<std::string, int> lacked;
   c.lacks = [&](const FakeWorker& w, const v1::Grant& g) {
@@ -1779,7 +1782,7 @@ TEST_CASE("workers that can train but not evaluate are reported once, not at eac
   for (const char* identity : {"0", "1", "2"}) c.AddWorker(identity);
   c.AddServer("0");
   c.job->Start();
-  // Before the next round the other workers are tried again, and run a training closure.
+  // Before the next evaluation, workers 0 and 1 are tried again and train a closure.
   while (!c.Run([&] { return c.job->ended(); }, std::chrono::seconds(3))) {
     REQUIRE(c.host.clock.Now() < std::chrono::seconds(1000));
     c.FinishHeld(c.workers["2"]);
@@ -1869,7 +1872,7 @@ TEST_CASE(
     return one_has_it ? c.Status().closures_rerun() >= trained
                       : c.Status().closures_lost() == trained;
   }));
-  // The waits for the single workers must not be added.
+  // The job waits for all workers at the same time, so the waits must not add up.
   CHECK(c.host.clock.Now() - began < std::chrono::seconds(10));
   CHECK(EventsWith(c, "cannot take part") <= 2);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };

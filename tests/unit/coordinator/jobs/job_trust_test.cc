@@ -1,4 +1,5 @@
-// Tests the reports of workers that a job checks before it trusts them: LEDGER lines 34 to 38.
+// Tests the checks that a job makes before it trusts the reports of its workers (LEDGER lines 34 to
+// 38).
 #include <catch2/catch.hpp>
 
 #include "common/grants/grant_proof.h"
@@ -10,8 +11,8 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Makes each Done report that all of its updates touched every shard. 16 closures of 2 updates then
-// give 32 updates in each shard.
+// Makes each Done report that every update touched every shard. 16 closures of 2 updates then give
+// 32 updates in each shard.
 void ReportAllTouched(FakeCluster& c) {
   c.on_done = [](const v1::Grant& grant, v1::Done* done) {
     if (grant.kind() == v1::TRAIN) done->mutable_touched();
@@ -102,7 +103,7 @@ TEST_CASE(
       done->mutable_touched()->add_updates(grant.closure() % 2);
     }
   };
-  c.updates_reported = 8;  // of 32 updates: most closures do not touch the shard
+  c.updates_reported = 8;  // only 8 of 32 updates touch the shard
   c.hold = [](const FakeWorker&, const v1::Grant& grant) {
     return grant.kind() == v1::TRAIN && grant.closure() >= 9;
   };
@@ -156,7 +157,7 @@ TEST_CASE("extra updates in invisible files of a resumed job cause no accusation
   former.job->Cancel();
   REQUIRE(former.RunToEnd());
   REQUIRE(former.Status().checkpoint().number() > 0);
-  // The servers keep the files on their own disks.
+  // Moves the files to another disk, as if the servers kept them on their own disks.
   const auto elsewhere = std::make_shared<fs::MemoryFileSystem>();
   const std::string folder = "/runs/fake-0000000000abcdef/checkpoint";
   REQUIRE(elsewhere->MakeFolders(folder).ok());
@@ -171,7 +172,7 @@ TEST_CASE("extra updates in invisible files of a resumed job cause no accusation
   FakeCluster c(settings(2, true), {}, JobUid(0xd00d), former.host.disk);
   c.elsewhere = elsewhere;
   c.on_done = dense;
-  c.updates_reported = 40;  // 32, and updates of the third epoch, which had begun
+  c.updates_reported = 40;  // 32 updates, and 8 of the third epoch, which had begun
   Begin(c);
   REQUIRE(c.RunToEnd());
   INFO(c.Status().first_cause().message());
@@ -264,7 +265,7 @@ void BeginHolding(FakeCluster& c) {
   REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
 }
 
-// Finishes all granted closures. The job must end as if every worker were honest.
+// Finishes all granted closures. The job must end as it does if no worker lies.
 void CheckHonestEnd(FakeCluster& c) {
   const std::vector<v1::Grant> honest = c.workers.at("0").held;
   REQUIRE_FALSE(honest.empty());

@@ -1,4 +1,4 @@
-// Tests what a job reports that it waits for, without the job.
+// Tests the text that tells users for which tasks or resources a job waits, without the job.
 #include "coordinator/jobs/job_waits.h"
 
 #include <catch2/catch.hpp>
@@ -71,7 +71,7 @@ TEST_CASE("a job that must be described waits for workers alone") {
   CHECK(f.waits.Text().empty());
   f.roster.workers().clear();
   CHECK(f.waits.Text() == "workers: none is connected");
-  CHECK_FALSE(f.waits.TrainingPaused());  // The job is not training yet.
+  CHECK_FALSE(f.waits.TrainingPaused());  // the job is not training yet
 }
 
 TEST_CASE("an unusable store comes first, and an open window before workers and servers") {

@@ -36,7 +36,7 @@ struct Fixture {
 
 TEST_CASE("records and notes since the last commit are one commit, with the counters") {
   Fixture f;
-  CHECK(f.journal.Commit());  // nothing has changed
+  CHECK(f.journal.Commit());  // nothing has changed, so nothing is written
   CHECK_FALSE(f.host.memory.LoadJob(f.kJob).ok());
   f.journal.Add(f.Succeeded(1));
   f.journal.Add(f.Succeeded(2));
@@ -54,7 +54,7 @@ TEST_CASE("records and notes since the last commit are one commit, with the coun
   CHECK(notes[0].counted(1).examples() == 8);
   CHECK(notes[0].functions().next() == 7);
   CHECK(notes[0].counters().attempts() == 5);
-  CHECK(f.journal.Commit());  // the same changes are not noted again
+  CHECK(f.journal.Commit());  // the second commit writes no note, because nothing has changed
   CHECK(f.Notes().size() == 1);
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Acts as the file thread and the journal. `status` is the result of every write.
+// Plays the parts of the file thread and the journal. `status` is the result of every write.
 class FakeFile final : public MetricsFile::Host {
  public:
   MonoTime Now() const override { return now; }
@@ -86,7 +86,7 @@ TEST_CASE("after a failed write the end of the file is restored, a second later"
   FakeFile::RunAll(&f.disk.writes);
   REQUIRE(f.events.size() == 1);
   CHECK_THAT(f.events[0], Contains("warning: metrics.jsonl cannot be written") && Contains("full"));
-  f.disk.text = "old\n{";  // The last line is torn.
+  f.disk.text = "old\n{";  // the last line is torn
   f.disk.status = absl::OkStatus();
   f.file.Write();
   CHECK(f.disk.writes.empty());
@@ -101,7 +101,7 @@ TEST_CASE(
     "at the job's end a full disk is awaited for a limited time, and then the lines are dropped") {
   Fixture f;
   int settled = 0;
-  CHECK(f.file.Settle([&] { ++settled; }));  // No line is left to write.
+  CHECK(f.file.Settle([&] { ++settled; }));  // no line is left to write
   f.file.Add("{1}", false);
   f.file.Add("{2}", false);
   f.file.Commit(/*durable=*/true);

@@ -1,4 +1,5 @@
-// Tests how a description becomes a plan: partitions, sizes, fingerprint and refusals.
+// Tests how a plan is made from a description: its partitions, sizes and fingerprint, and the
+// descriptions that are refused.
 #include <catch2/catch.hpp>
 
 #include "common/base/status.h"
@@ -49,10 +50,12 @@ TEST_CASE(
   SectionLimit limit{.bytes = 40 * 1024, .server = "3", .flag = "--budget-bytes-max 106496"};
   const auto cut = BuildPlan(Spec(), Described(), limit);
   REQUIRE(cut.ok());
-  REQUIRE(cut->message.shards_size() == 20 + 2);  // rows have 1 KiB, and a partition has at most 40
+  // A row has 1 KiB, so a partition has at most 40 rows.
+  REQUIRE(cut->message.shards_size() == 20 + 2);
   CHECK(cut->message.shards(0).row_end() == 40);
   CHECK(limit.CheckShards(cut->message).ok());
-  // After a restart the limit has the same number, but no server. It must give the same plan.
+  // After a restart the limit has the same number of bytes, but does not name a server. It must
+  // give the same plan.
   CHECK(BuildPlan(Spec(), Described(), {.bytes = limit.bytes})->message.fingerprint() ==
         cut->message.fingerprint());
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() != cut->message.fingerprint());
@@ -106,8 +109,8 @@ TEST_CASE("the limit of a job's servers is the lowest of their limits") {
 TEST_CASE("a plan numbers closures, partitions variables and counts values with slots") {
   const auto built = BuildPlan(Spec(), Described());
   REQUIRE(built.ok());
-  CHECK(built->plan.closures() == 6);           // ten steps per epoch, four per closure
-  REQUIRE(built->message.shards_size() == 14);  // 12 partitions (802816 / 65536), 2 whole variables
+  CHECK(built->plan.closures() == 6);           // ten steps per epoch, four steps per closure
+  REQUIRE(built->message.shards_size() == 14);  // 12 partitions and 2 whole variables
   CHECK(built->message.shards(0).row_begin() == 0);
   CHECK(built->message.shards(0).row_end() == 66);
   CHECK(built->message.shards(11).row_end() == 784);
@@ -115,7 +118,7 @@ TEST_CASE("a plan numbers closures, partitions variables and counts values with 
   CHECK(built->message.shards(12).variable().index() == 1);
   CHECK(built->shard_bytes[0] == 66 * 256 * 4 * 3);
   CHECK(built->shard_bytes[12] == 256 * 4 * 3);
-  CHECK(built->shard_bytes[13] == 4 * 3);  // a scalar
+  CHECK(built->shard_bytes[13] == 4 * 3);  // the shard of a scalar
   CHECK(built->message.fingerprint().size() == 64);
 }
 
@@ -143,8 +146,8 @@ TEST_CASE(
   for (v1::VariableSpec& v : *d.mutable_variables()) v.mutable_optimizer()->set_learning_rate(0.5);
   d.set_eval_examples(77);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
-  // A setting of one layer's computation does not change the plan, like the same setting for all
-  // layers.
+  // The type in which one layer computes does not change the plan, and neither does the type in
+  // which all layers compute.
   config::LayerSpec layer;
   layer.name = "logits", layer.type = "dense", layer.inputs = {"x"}, layer.units = 3;
   spec.model.layers = {layer};
@@ -159,7 +162,7 @@ TEST_CASE(
   spec.training.wire = {{"dense/*", "bf16"}};
   for (v1::VariableSpec& v : *d.mutable_variables()) v.set_wire_dtype(v1::DTYPE_BFLOAT16);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
-  // Another setting of the partitioner must not change the plan if the partitions are the same.
+  // If the partitions stay the same, other settings of the partitioner must not change the plan.
   spec = Spec();
   spec.strategy.partitioner.min_shard_bytes -= 1;
   REQUIRE(BuildPlan(spec, Described())->message.shards_size() ==
@@ -226,9 +229,9 @@ TEST_CASE(
   CHECK(of([](config::CountingSpec* counting) { counting->table_ids = 7; }) != base);
 }
 
-// Later versions must read this version's checkpoints and coordinator's journal. A change that
-// makes this test fail makes all existing checkpoints unusable. A new key or message field with a
-// default must not make it fail, but a changed default must.
+// Later versions must be able to read the checkpoints and the journals of this version. A change
+// that makes this test fail makes all existing checkpoints unusable. A new key or message field
+// with a default must not make it fail. A changed default must make it fail.
 TEST_CASE("the fingerprint of a job is the same in every version") {
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() ==
         "99f4a761fe082909addb6f0d55252701a62500c4af406d9035c98c34ff209e70");
@@ -259,7 +262,8 @@ TEST_CASE("an entry of optimizers that matches no variable is a user's error") {
                                "match=dnse/*; the model has dense/kernel, "));
   spec.optimizers[0].match = "scale";
   CHECK(BuildPlan(spec, Described()).ok());
-  // An entry may also match only tables. The last entry, which has the defaults, may match nothing.
+  // An entry of `optimizers` may match only tables. The last entry has the job's default optimizer,
+  // and may match nothing.
   spec.optimizers[0].match = "emb/*";
   CHECK_FALSE(BuildPlan(spec, Described()).ok());
   v1::DescribeResult d = Described();

@@ -1,5 +1,5 @@
-// Tests which closure is considered to kill its workers. A death names the closure and step that
-// the worker had reported as running, or nothing.
+// Tests the rule that decides which closure kills its workers. At each death the rule gets the
+// closure and the step that the worker had reported as running, or nothing.
 #include <catch2/catch.hpp>
 
 #include "coordinator/jobs/poison.h"
@@ -11,11 +11,11 @@ namespace {
 
 struct Death {
   int at_ms;
-  int closure;  // -1: nothing was reported as running
+  int closure;  // -1 if the worker had reported no closure as running
   std::uint32_t step;
 };
 
-// Returns the verdict after all these deaths.
+// Returns the rule's verdict after the last of these deaths.
 PoisonRule::Verdict After(const std::vector<Death>& deaths,
                           const std::vector<int>& ended_before = {}) {
   PoisonRule rule({3, std::chrono::milliseconds(200)});
@@ -55,7 +55,7 @@ TEST_CASE("an advance, an end or another closure in between clears the count") {
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 3}, {3000, 5, 4}}).poison);
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 2}, {3000, 5, 3}, {4000, 5, 3}}).poison);
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 2}, {3000, 5, 2}}, {-1, -1, 5}).poison);
-  // The deaths of each closure are counted separately.
+  // Deaths in one closure do not affect the count of another closure.
   CHECK(After({{1000, 5, 2}, {1500, 6, 2}, {2000, 5, 2}, {2500, 6, 1}, {3000, 5, 2}}).poison);
 }
 

@@ -28,13 +28,13 @@ TEST_CASE(
   const auto cut_off = [&](const ReachRule::Said& by, int at_ms) {
     return rule.FindUnreached(by, milliseconds(at_ms)) != nullptr;
   };
-  CHECK_FALSE(cut_off(said, 0));  // the rule does not know the server yet
+  CHECK_FALSE(cut_off(said, 0));  // the rule has not heard of the server yet
   rule.Server("0", TaskId(1), true, true, milliseconds(0));
   CHECK_FALSE(cut_off(said, 4999));
   CHECK_FALSE(cut_off(Unreached("0", 4999), 6000));
   CHECK(cut_off(said, 5000));
   CHECK_FALSE(cut_off(Unreached("1", 9000), 6000));
-  // A new registration of the server, or its return, restarts the time, because no worker could
+  // The time starts anew when the server registers again or comes back, because no worker could
   // reach the server while it was disconnected.
   rule.Server("0", TaskId(2), true, true, milliseconds(6000));
   CHECK_FALSE(cut_off(said, 10'999));
@@ -43,7 +43,7 @@ TEST_CASE(
   CHECK_FALSE(cut_off(said, 20'000));
   rule.Server("0", TaskId(2), true, true, milliseconds(20'000));
   CHECK_FALSE(cut_off(said, 24'999));
-  rule.Server("0", TaskId(2), true, false, milliseconds(25'000));  // the server now has no shards
+  rule.Server("0", TaskId(2), true, false, milliseconds(25'000));  // the server now owns no shard
   CHECK_FALSE(cut_off(said, 30'000));
   CHECK(ReachRule(milliseconds(0)).FindUnreached(said, seconds(100)) == nullptr);
 }
@@ -58,11 +58,11 @@ TEST_CASE("a worker's report about servers is bounded and cleaned") {
         "ps_server/1 at 127.0.0.1:4001 for 12 s (connection refused)");
 }
 
-// Worker 0 never gets an answer from server 0 and reports this four times a second. All other
+// Worker 0 never gets an answer from server 0, and reports this four times a second. All other
 // workers finish their closures.
 struct Stage {
   FakeCluster c;
-  std::map<std::uint64_t, MonoTime> since;  // the times at which worker 0 got its attempts
+  std::map<std::uint64_t, MonoTime> since;  // the times at which worker 0 got each attempt
   bool mended = false;
   explicit Stage(std::function<void(config::JobSpec&, JobOptions&)> change = {})
       : c(std::move(change)) {
@@ -127,7 +127,7 @@ TEST_CASE(
             "reach ps_server/0 at 127.0.0.1:4001 for 5 s "
             "(connection refused); its work goes to workers that can") == 1);
   CHECK(stage.since.size() >= 1);
-  CHECK(stage.since.size() <= 5);  // tried again after 1, 2, 4 … seconds
+  CHECK(stage.since.size() <= 5);  // tried again after 1, 2, 4 and more seconds
 }
 
 TEST_CASE("while a worker is cut off its row names the server, until it has finished work again") {
@@ -271,7 +271,7 @@ TEST_CASE(
   CHECK(stage.since.size() == 1);
   REQUIRE(c.workers.at("0").held.size() == 1);
   CHECK_THAT(c.Status().waiting_for(), Contains("worker/0 to reach ps_server/0"));
-  c.FinishHeld(c.workers.at("0"));  // the network works again
+  c.FinishHeld(c.workers.at("0"));  // the worker reaches the server again and finishes
   c.Deliver();
   CHECK(c.Status().closures_succeeded() == 1);
 }
@@ -282,7 +282,7 @@ TEST_CASE("a worker's stuck closure stays with it while the only other worker ge
   c.AddServer("0");
   c.job->Start();
   REQUIRE(stage.Run([&] { return !c.workers.at("0").held.empty(); }, seconds(5)));
-  // Membership's own rule makes the server back off for a minute.
+  // Membership's rule makes worker 1 back off for a minute.
   v1::Registered registered;
   const TaskId task(c.next_task++);
   c.job->AdmitWorker(task, "1", c.host.clock.Now() + seconds(60), std::nullopt, false, v1::Hello(),

@@ -1,4 +1,4 @@
-// Tests the watch over workers that cannot reach a server, without a job.
+// Tests how a job watches for workers that cannot reach a server, without a job.
 #include "coordinator/jobs/reach_watch.h"
 
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Workers 7 and 8. Worker 7 holds a closure and gets no answer from server "a".
+// There are the workers 7 and 8. Worker 7 holds a closure and gets no answer from server "a".
 struct Fixture : PartFixture {
   Fixture() {
     Place();
@@ -56,7 +56,7 @@ TEST_CASE("the work of a worker that is cut off is passed on, and the able worke
   f.watch.Check();
   CHECK(f.passed == std::vector<std::string>{"7>a"});
   CHECK(f.able == 1);
-  f.watch.Check();  // the last check was just now
+  f.watch.Check();  // the second check comes too soon after the first
   CHECK(f.passed.size() == 1);
 }
 

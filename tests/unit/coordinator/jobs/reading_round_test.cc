@@ -1,4 +1,4 @@
-// Tests closures that only read, without a job.
+// Tests a round of closures that only read, without a job.
 #include "coordinator/jobs/reading_round.h"
 
 #include <catch2/catch.hpp>
@@ -29,7 +29,7 @@ TEST_CASE("closures are granted in order and once each, and the round counts the
   round.Accept(second, metrics);
   CHECK(round.left() == 1);
   CHECK(round.closures()[1].metrics.examples() == 3);
-  CHECK(round.Running(second->number, kSecond) == nullptr);  // The closure has ended.
+  CHECK(round.Running(second->number, kSecond) == nullptr);  // the closure has ended
 }
 
 TEST_CASE("only the newest attempt counts, and only from its worker") {
@@ -43,7 +43,7 @@ TEST_CASE("only the newest attempt counts, and only from its worker") {
   CHECK(round.Running(number, kFirst) != nullptr);
   round.Release(kA);
   CHECK(round.Running(number, kFirst) == nullptr);
-  // A closure that is not granted is not running.
+  // If a closure is not granted, it has no running attempt, not even the attempt (0,0).
   CHECK(round.Running(number, Attempt{}) == nullptr);
   Grant(&round, kB, kSecond);
   CHECK(round.HeldBy(kB, number, kSecond) != nullptr);

@@ -9,7 +9,7 @@ namespace evergrad::coordinator {
 namespace {
 
 struct Fixture : ReadingFixture {
-  // Begins a round of one closure, and grants it to the worker.
+  // Begins a round of one closure, and grants the closure to worker `task`.
   v1::Grant Hold(std::uint64_t task, v1::WorkKind kind = v1::EVALUATE) {
     AddWorker(task);
     reading.Begin(kind, 1, MonoTime{0});

@@ -8,7 +8,7 @@ namespace {
 
 using Steps = std::vector<std::uint64_t>;
 
-// 64 examples in batches of 4 make 16 steps per epoch.
+// Returns a manifest whose plan has 16 steps per epoch (64 examples in batches of 4).
 v1::Manifest Manifest() {
   v1::Manifest manifest;
   v1::Plan& plan = *manifest.mutable_plan();

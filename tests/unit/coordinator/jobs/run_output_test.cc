@@ -36,7 +36,7 @@ struct Fixture : PartFixture {
   bool HasFile(const std::string& name) const {
     return host.files.count(id.runs_folder + "/" + name) != 0;
   }
-  // As in a job, pending lines are first committed to the journal and then written.
+  // Commits the pending lines to the journal and then writes them, as a job does.
   void Flush() {
     output.lines().Commit(/*durable=*/true);
     output.lines().Write();
@@ -48,7 +48,7 @@ struct Fixture : PartFixture {
     event.set_wall_ms(5);
     output.AddEvent(event);
   }
-  // Gives the job a model with a loss.
+  // Makes the job a training job whose model has a loss.
   void MakeModel() {
     id.spec.type = "training";
     id.spec.model.losses.emplace_back();
@@ -98,11 +98,11 @@ TEST_CASE("the files of the end follow the last lines, and the job is told when 
   f.output.MakeResult();
   f.Flush();
   f.output.Write(/*model=*/true);
-  CHECK_FALSE(f.HasFile("result.json"));  // The end line still waits for the file thread.
+  CHECK_FALSE(f.HasFile("result.json"));  // the file thread has not written the end line yet
   f.RunFileThread();
   CHECK(f.File("result.json") == f.output.result());
   CHECK_THAT(f.File("report.html"), Contains("SUCCEEDED"));
-  CHECK_FALSE(f.HasFile("model/model.json"));  // A job of this type has no model.
+  CHECK_FALSE(f.HasFile("model/model.json"));  // this type of job has no model
   CHECK(f.written == 1);
 }
 

@@ -1,5 +1,5 @@
-// Tests result.json, the end line and the data of the report. They are made from facts, without a
-// job.
+// Tests result.json, the end line of metrics.jsonl, and the data of the report. The tests make them
+// from given facts, without a job.
 #include "coordinator/jobs/run_result.h"
 
 #include <catch2/catch.hpp>
@@ -12,7 +12,8 @@ namespace {
 
 using std::chrono::seconds;
 
-// A job that was cancelled in the queue, so that it has no plan. The tests add further facts.
+// The facts of a job that was cancelled in the queue, so that it has no plan. The tests add further
+// facts.
 struct Fixture {
   Fixture() {
     id.uid = JobUid(0xabc);

@@ -1,4 +1,4 @@
-// Tests the points of time that are recorded for a run, without a job.
+// Tests the times that are recorded for a run, such as that of its start, without a job.
 #include "coordinator/jobs/run_times.h"
 
 #include <catch2/catch.hpp>

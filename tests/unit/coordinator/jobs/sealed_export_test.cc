@@ -1,4 +1,4 @@
-// Tests the export of the weights of a failed job, without a job.
+// Tests how a failed job exports the weights of its sealed shards, without a job.
 #include "coordinator/jobs/sealed_export.h"
 
 #include <catch2/catch.hpp>
@@ -18,7 +18,7 @@ struct Fixture : ReadingFixture {
     report.complete = true;
     REQUIRE(exporting.Begin(report, bytes));
   }
-  // Returns the worker that got the closure since the last call, or 0.
+  // Returns the worker to which the export closure was granted since the last call, or 0.
   std::uint64_t Granted() {
     exporting.Pump();
     for (const std::uint64_t task : {3, 4}) {
@@ -99,7 +99,7 @@ TEST_CASE("the third machine's error ends the export of a failed job") {
   for (int i = 0; i < 2; ++i) {
     REQUIRE(f.Granted() == 3);
     f.ReportFailure(3, /*user=*/false);
-    CHECK(f.Granted() == 0);  // It is not granted again at once.
+    CHECK(f.Granted() == 0);  // the next grant waits
     f.host.clock.Advance(f.options.retry_max);
   }
   REQUIRE(f.Granted() == 3);

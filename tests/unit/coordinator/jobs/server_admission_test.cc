@@ -1,4 +1,4 @@
-// Tests servers that join a job and leave it, without the job.
+// Tests how servers join a job and leave it, without the job.
 #include "coordinator/jobs/server_admission.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// A job that is training. Servers "a" and "b" hold a shard each, in the processes 1 and 2.
+// A job that is training. Server "a" (process 1) and server "b" (process 2) hold a shard each.
 struct Fixture : PartFixture {
   Fixture() {
     Place();
@@ -19,8 +19,8 @@ struct Fixture : PartFixture {
     shards.Find(kFirst)->process = 1;
     shards.Find(kSecond)->process = 2;
   }
-  // Server "a" registers in place of its first registration. If the process is the same, it holds
-  // its shard.
+  // Server "a" registers again, in place of its first registration. If `process` is 1, it is the
+  // same process and still holds its shard.
   absl::Status Admit(TaskId task, std::uint64_t process, bool died,
                      v1::Registered* registered = nullptr) {
     v1::Hello hello;
@@ -80,7 +80,7 @@ TEST_CASE("a server that registers is told the job and the map, unless the job h
   CHECK(f.shards.Find(f.kFirst) == nullptr);
   REQUIRE(f.shards.Find(TaskId(9)) != nullptr);
   CHECK_FALSE(f.shards.Find(TaskId(9))->ready);
-  CHECK(f.wholes_wanted == 1);  // the journal must record the new process
+  CHECK(f.wholes_wanted == 1);  // the job must record the new process
   CHECK(f.Take(TaskId(9)).empty());
   CHECK(f.admission.Ready(TaskId(9)));
   CHECK(f.shards.Find(TaskId(9))->ready);
@@ -176,7 +176,7 @@ TEST_CASE("a server that was only slow responds again by its heartbeat") {
   use->set_job_uid(f.id.uid.value());
   use->set_shards(1);
   use->set_bytes(64);
-  said.add_jobs()->set_shards(7);  // a shard of another job
+  said.add_jobs()->set_shards(7);  // the report counts shards of another job
   f.admission.OnProgress(f.kFirst, said);
   CHECK(f.shards.Find(f.kFirst)->ready);
   CHECK(f.Count("away: ps_server/a responds again") == 1);
@@ -216,7 +216,7 @@ TEST_CASE("servers of the map that do not return after a restart are lost one by
   f.phases.OpenWindow();
   f.admission.AwaitOwners();
   f.host.clock.Advance(f.options.server_lost_after);
-  CHECK_FALSE(f.admission.LoseMissing());  // the start-up window is open
+  CHECK_FALSE(f.admission.LoseMissing());  // servers have time while the start-up window is open
   f.phases.CloseWindow();
   f.admission.AwaitFromNowOn();
   CHECK_FALSE(f.admission.LoseMissing());

@@ -8,7 +8,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Server "b" holds shard 1 and leaves; "a" stays.
+// Server "b" holds shard 1 and leaves. Server "a" stays.
 struct Fixture : PartFixture {
   Fixture() {
     Place();
@@ -85,7 +85,7 @@ TEST_CASE("a shard that no other server accepts stays, and its server is told th
   f.Stopped();
   f.KindsOf(f.kSecond);
   f.Received(f.kFirst, absl::ResourceExhaustedError("full"));
-  f.mover.Pump();  // it may be tried again, but not yet
+  f.mover.Pump();  // the mover may retry later, but not yet
   CHECK(f.KindsOf(f.kSecond).empty());
   for (int i = 0; i < 2; ++i) {
     f.host.clock.Advance(f.options.retry_max);
@@ -106,7 +106,7 @@ TEST_CASE("if the receiver disconnects, another server receives the shard") {
   f.shards.servers().erase(f.kFirst);
   f.mover.EndOf(f.kFirst);
   CHECK(f.KindsOf(TaskId(3)) == Kinds{Message::kReceive});
-  f.Received(f.kFirst);  // this comes too late
+  f.Received(f.kFirst);  // this answer comes too late
   CHECK(f.book->durable().map[1].server == "b");
   f.Received(TaskId(3));
   CHECK(f.book->durable().map[1].server == "c");
@@ -133,7 +133,7 @@ TEST_CASE("a server without shards has handed over, and the only server cannot h
   else
     f.book->Rollback(ShardId(1), "a");
   f.mover.Pump();
-  f.mover.Pump();  // must not send again
+  f.mover.Pump();  // the message must not be sent again
   const std::vector<v1::CoordinatorMessage> sent = f.Take(f.kSecond);
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].drained().cannot() == (alone ? "no other server is connected" : ""));

@@ -1,4 +1,4 @@
-// Tests queries to the owners of the shards, without a job.
+// Tests the queries that a job sends to the owners of its shards, without a job.
 #include "coordinator/jobs/shard_queries.h"
 
 #include <catch2/catch.hpp>
@@ -36,7 +36,7 @@ struct Fixture {
       ++answers;
     });
   }
-  // Server `task` reports these shards, with the epochs of the map.
+  // Server `task` answers the request with a report about `shards`, at the epochs of the map.
   bool Report(TaskId task, std::uint64_t request, std::vector<std::uint32_t> shards,
               bool more = false, bool all_spoken_ends = false) {
     v1::ShardReport report;
@@ -98,7 +98,7 @@ TEST_CASE(
     "shards") {
   Fixture f;
   f.Begin({.request = 5, .deadline = seconds(10), .report = 3});
-  // The server has ended its answer, but the answer lacks one of its shards.
+  // Server A's answer is complete, but does not have the second shard that server A owns.
   CHECK(f.Report(kServerA, 5, {0}));
   f.sent.clear();
   f.queries.Check(seconds(10), 3, seconds(5), f.servers, f.owners);
@@ -107,7 +107,7 @@ TEST_CASE(
   CHECK(f.queries.Missing(3, f.owners) == std::map<std::string, std::size_t>{{"a", 1}, {"b", 1}});
   CHECK(f.queries.Missing(4, f.owners).empty());
   CHECK(f.answers == 0);
-  // The report's number has become 4, so the query is obsolete.
+  // The job now needs report number 4, so this query for report number 3 ends.
   f.queries.Check(seconds(15), 4, seconds(5), f.servers, f.owners);
   CHECK(f.answers == 1);
 }

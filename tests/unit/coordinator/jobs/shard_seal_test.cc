@@ -1,4 +1,4 @@
-// Tests the seal of a job's shards, without a job.
+// Tests how the shards of a job are sealed, without a job.
 #include "coordinator/jobs/shard_seal.h"
 
 #include <catch2/catch.hpp>
@@ -30,7 +30,7 @@ TEST_CASE("a job is sealed once each owner has answered, and only its owner answ
   CHECK_FALSE(f.seal.IsComplete());
   CHECK(f.seal.WaitingFor() == "servers to seal their shards: 2 left");
   f.Sealed(f.kFirst, 0);
-  f.Sealed(f.kFirst, 1);  // the shard of another server
+  f.Sealed(f.kFirst, 1);  // an answer about the shard of another server
   CHECK(f.host.foreign.size() == 1);
   CHECK_FALSE(f.seal.IsComplete());
   f.Sealed(f.kSecond, 1);

@@ -1,4 +1,5 @@
-// Tests which shards are held, which wait to be placed, and which servers are present.
+// Tests the table of a job's shards: which shards are held, which wait to be placed, and which
+// servers are present.
 #include "coordinator/jobs/shard_table.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +28,7 @@ TEST_CASE("all shards are held when each is placed and its owner has confirmed i
   CHECK(f.table[ShardId(1)].bytes == 20);
   f.table.Give(ShardId(0), true);
   f.table.Give(ShardId(1), true);
-  CHECK_FALSE(f.table.AllHeld());  // nothing was placed yet
+  CHECK_FALSE(f.table.AllHeld());  // the shards are not placed yet
   f.table.SetPlaced();
   CHECK(f.table.AllHeld());
   f.table.Give(ShardId(1), false);
@@ -42,7 +43,7 @@ TEST_CASE("a shard without an owner is not held, and its next owner must confirm
   f.table.Unplace(ShardId(1));
   CHECK(f.table.unplaced() == std::set<ShardId>{ShardId(1)});
   f.table[ShardId(1)].held = true;
-  CHECK_FALSE(f.table.AllHeld());  // as if a message of the former owner came late
+  CHECK_FALSE(f.table.AllHeld());  // a late message of the former owner may set `held`
   f.table.Give(ShardId(1), false);
   CHECK(f.table.unplaced().empty());
   CHECK_FALSE(f.table.AllHeld());
@@ -54,7 +55,7 @@ TEST_CASE("a server is gone if it is neither present nor awaited") {
   CHECK(f.table.Ready() == ShardQueries::Servers{{kSecond, "b"}});
   CHECK(f.table.ServerOf("a")->task == kFirst);
   CHECK(f.table.ServerOf("") == nullptr);
-  CHECK_FALSE(f.table.IsGone("a"));  // it is disconnected, but not gone
+  CHECK_FALSE(f.table.IsGone("a"));  // server "a" is disconnected, but not gone
   CHECK(f.table.IsGone("c"));
   f.table.awaited()["c"] = MonoTime(5);
   CHECK_FALSE(f.table.IsGone("c"));

@@ -1,4 +1,4 @@
-// Tests the lines of steps, and the curve of the loss.
+// Tests the lines of the steps in metrics.jsonl, and the curve of the loss.
 #include "coordinator/jobs/step_lines.h"
 
 #include <catch2/catch.hpp>
@@ -24,7 +24,7 @@ struct Lines final : LineSink {
   std::vector<nlohmann::json> all;
 };
 
-// The range of a closure that has the steps 4 and 5.
+// The range of the plan that belongs to a closure with the steps 4 and 5.
 const plan::ClosureRange kRange{1, 0, 8, 2, 4};
 const std::vector<TrainedStep> kSteps{{4, 0.5, 4}, {5, 0.25, 4}};
 

@@ -1,4 +1,4 @@
-// Tests counters of processes that start, end and return.
+// Tests the counters of processes that start, end and return.
 #include "coordinator/jobs/task_totals.h"
 
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@ TEST_CASE("a process that returns after it was declared gone is counted once") {
   Tally tally;
   tally.Begin(1);
   tally.Report(1, {10, 100, 1000, 1});
-  tally.Begin(1);  // the process was declared gone, and has returned
+  tally.Begin(1);  // the process was declared gone, and returns
   CHECK(tally.total().steps == 10);
   tally.Report(1, {12, 120, 1200, 1});
   CHECK(tally.total().steps == 12);
@@ -50,7 +50,7 @@ TEST_CASE("a tally continues after encoding and decoding") {
   tally.Begin(2);
   tally.Report(2, {3, 30, 700, 2});
   Tally again = Tally::Of(tally.parts());
-  CHECK_FALSE(again.Begin(2));  // the process is the same, so nothing changes
+  CHECK_FALSE(again.Begin(2));  // the tally knows this process already
   again.Report(2, {4, 40, 800, 2});
   CHECK(again.total().bytes == 1800);
   CHECK(again.total().steps == 14);

@@ -95,7 +95,7 @@ TEST_CASE("among very many transient workers those without work are removed") {
   const auto rows = totals.WorkerRows();
   CHECK_FALSE(rows.contains("0"));
   CHECK(rows.contains("1"));
-  CHECK(rows.contains("2"));  // There are no longer too many tasks.
+  CHECK(rows.contains("2"));  // so few tasks are left that none is forgotten
 }
 
 TEST_CASE("totals are restored unchanged from a snapshot") {

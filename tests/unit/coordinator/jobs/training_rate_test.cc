@@ -46,7 +46,7 @@ TEST_CASE("the rate and its curve are restored from a snapshot and later notes")
   TrainingRate back(100);
   back.Read(snapshot);
   back.ReadNote(note);
-  back.ReadNote(v1::JobNote());  // The note has no sample.
+  back.ReadNote(v1::JobNote());  // a note without a sample
   v1::JobSnapshot was, is;
   rate.Fill(&was);
   back.Fill(&is);

@@ -34,8 +34,8 @@ struct Fixture : WorkFixture {
     *dropped.mutable_attempt() = grant.attempt();
     return dropped;
   }
-  // Ends the turn, which has one Done. Returns whether the answer is that the attempt is
-  // superseded.
+  // Ends the turn, in which one Done was accepted. Returns whether the answer says that the attempt
+  // is superseded.
   bool Superseded(std::uint64_t task) {
     turn.End();
     for (const v1::CoordinatorMessage& message : Take(TaskId(task))) {
@@ -67,7 +67,7 @@ TEST_CASE("a Done counts once, and the answer follows at the end of the turn") {
   CHECK_FALSE(f.Superseded(7));
   f.training.OnDone(&f.worker(7), f.DoneOf(grant), /*window_open=*/false);
   CHECK(f.epochs.succeeded() == 1);
-  CHECK(f.Superseded(7));  // The repeated Done is of an attempt that is no longer current.
+  CHECK(f.Superseded(7));  // the attempt of the repeated Done is no longer current
 }
 
 TEST_CASE("a Done from a worker that does not hold the attempt is refused and counted") {

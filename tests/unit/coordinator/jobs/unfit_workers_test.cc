@@ -1,4 +1,4 @@
-// Tests the record of workers that cannot take part in a job, without a job.
+// Tests the record of the workers that lack an ability that a job needs, without a job.
 #include "coordinator/jobs/unfit_workers.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +27,7 @@ TEST_CASE("a worker is set aside for 1, 2, 4 … s, and a repeat in the meantime
   CHECK(change.aside);
   CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(2999)));
   unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(3));
-  CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(5999)));  // The pause is 3 s at most.
+  CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(5999)));  // the pause never exceeds 3 s
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(6)));
 }
 
@@ -42,7 +42,7 @@ TEST_CASE(
   CHECK(change.aside);
   REQUIRE(unfit.Of(kProcess) != nullptr);
   CHECK(unfit.Of(kProcess)->missing_ability == v1::INPUT);
-  CHECK(unfit.Of(kProcess)->why.size() <= 1003);  // This includes the ellipsis.
+  CHECK(unfit.Of(kProcess)->why.size() <= 1003);  // the length includes the ellipsis
 }
 
 TEST_CASE(
@@ -56,7 +56,7 @@ TEST_CASE(
   const UnfitWorkers::Change change = unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(4));
   CHECK_FALSE(change.news);
   CHECK(change.aside);
-  CHECK_FALSE(unfit.IsAside(kProcess, seconds(5)));  // The next pause is one second again.
+  CHECK_FALSE(unfit.IsAside(kProcess, seconds(5)));  // the pause is one second, as at first
 }
 
 TEST_CASE("the record is removed after ten minutes, and when its process is gone") {

@@ -1,4 +1,4 @@
-// Tests how work is taken away from a worker, without a job.
+// Tests how a job takes closures away from a worker, without a job.
 #include "coordinator/jobs/work_revoker.h"
 
 #include <catch2/catch.hpp>
@@ -12,7 +12,7 @@ using std::chrono::seconds;
 
 struct Fixture : WorkFixture {
   Fixture() { options.step_timeout = seconds(10); }
-  // The worker reports that it runs this attempt and is at step 3.
+  // The worker reports that it computes step 3 of this attempt.
   void Run(std::uint64_t task, const v1::Grant& grant) {
     v1::WorkerProgress& progress = worker(task).progress;
     progress.set_state("running");
@@ -29,7 +29,7 @@ struct Fixture : WorkFixture {
     worker(8).ready = true;
     return Grants(7).at(0);
   }
-  // Lets so much time pass that work without progress counts as stalled.
+  // Lets 20 s pass, so that work without progress counts as stalled, and runs the check.
   void Stall(bool window_open = false) {
     host.clock.Advance(seconds(20));
     revoker.Check(window_open);
@@ -86,7 +86,7 @@ TEST_CASE("an evaluation that stalls again and again ends the job") {
 TEST_CASE("the work of a worker that cannot reach a server goes to one that can") {
   Fixture f;
   f.options.step_timeout = seconds(0);
-  f.revoker.Check(/*window_open=*/false);  // From now on it knows the servers.
+  f.revoker.Check(/*window_open=*/false);  // from here on the revoker knows the servers
   const v1::Grant grant = f.Hold();
   f.Run(7, grant);
   v1::UnreachedServer* server = f.worker(7).progress.add_unreached();

@@ -1,4 +1,4 @@
-// Tests workers that join a job and leave it, without the job.
+// Tests how workers join a job and leave it, without the job.
 #include "coordinator/jobs/worker_admission.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// A job that is training, with sixteen closures, two placed shards, and proofs of grants.
+// A job that is training, with sixteen closures and two placed shards. Its grants have proofs.
 struct Fixture : PartFixture {
   Fixture() {
     id.grant_key = std::string(32, 'k');
@@ -23,7 +23,7 @@ struct Fixture : PartFixture {
     hello.set_process_uid(process);
     return hello;
   }
-  // Registers a worker whose process has the number of the task.
+  // Registers a worker. The test uses the number `task` as the number of the process, too.
   v1::Registered Admit(std::uint64_t task, const std::string& identity,
                        const std::optional<FormerTask>& former = std::nullopt) {
     return Admit(task, identity, former, HelloOf(task));
@@ -34,7 +34,8 @@ struct Fixture : PartFixture {
     admission.Admit(TaskId(task), identity, MonoTime{0}, former, hello, &registered);
     return registered;
   }
-  // Grants the next closure to the worker. Returns the attempt as the worker's Hello would name it.
+  // Grants the next closure to the worker. Returns the entry about the attempt for the worker's
+  // Hello.
   v1::HeldAttempt Grant(std::uint64_t task, const std::string& identity) {
     const auto granted = book->NextGrant(TaskId(task));
     REQUIRE(granted);
@@ -111,7 +112,7 @@ TEST_CASE("a worker that registers again keeps the attempts that are still neede
   CHECK(registered.adopted(0).granted_to().empty());
   CHECK(f.adopted == std::vector<ClosureId>{ClosureId(kept.closure())});
   CHECK(f.HolderOf(kept) == TaskId(9));
-  CHECK(f.HolderOf(silent) == TaskId());  // the closure has been taken from it
+  CHECK(f.HolderOf(silent) == TaskId());  // the worker's Hello did not name this attempt
   CHECK(f.roster.Find(TaskId(9))->held.size() == 1);
   CHECK(f.roster.Find(TaskId(7)) == nullptr);
   CHECK(f.host.foreign.empty());

@@ -1,4 +1,5 @@
-// Tests which claims of workers are checked, without a job.
+// Tests the claims of workers that a job checks, such as the shards that an update touched. There
+// is no whole job.
 #include "coordinator/jobs/worker_claims.h"
 
 #include <catch2/catch.hpp>
@@ -11,14 +12,13 @@ namespace {
 using Catch::Matchers::Contains;
 using Verdict = UpdateAccount::Verdict;
 
-// Sixteen closures of one update each. Only some of them touch shard 1.
+// There are sixteen closures of one update each. Only some of the updates touch shard 1.
 struct Fixture : PartFixture {
   Fixture() {
     id.grant_key = std::string(32, 'k');
     Place();
   }
-  // Every closure succeeds. Those with a number below `less` report that they did not touch shard
-  // 1.
+  // Lets every closure succeed. The closures below `less` report that they did not touch shard 1.
   void CountAll(std::uint64_t less = 0) {
     while (const auto granted = book->NextGrant(TaskId(7))) {
       book->OnDone(granted->closure, granted->attempt, book->durable().version,
@@ -78,7 +78,8 @@ TEST_CASE("a malformed report of touched shards is refused") {
   CHECK(f.claims.Check(done).ok());
   done.mutable_touched()->add_shards(1);
   CHECK(f.claims.Check(done).code() == absl::StatusCode::kInvalidArgument);
-  done.mutable_touched()->add_updates(1);  // as many updates as the closure has
+  // A claim must be lower than the closure's number of updates.
+  done.mutable_touched()->add_updates(1);
   CHECK(f.claims.Check(done).code() == absl::StatusCode::kInvalidArgument);
   done.mutable_touched()->set_updates(0, 0);
   CHECK(f.claims.Check(done).ok());

@@ -1,4 +1,4 @@
-// Tests how the only worker of a deterministic job is chosen, without a job.
+// Tests how a deterministic job chooses its only worker, without a job.
 #include "coordinator/jobs/worker_pin.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests to which part of a job the reports of workers are passed, without a job.
+// Tests which part of a job handles each kind of report from workers, without a job.
 #include "coordinator/jobs/worker_reports.h"
 
 #include <catch2/catch.hpp>
@@ -13,7 +13,7 @@ struct Fixture : WorkFixture {
     for (const PhaseEvent event : {PhaseEvent::kStarted, PhaseEvent::kPlanned, PhaseEvent::kPlaced})
       REQUIRE(phases.Apply(event));
   }
-  // Begins a round of two closures of this kind, and grants one to worker 7.
+  // Begins a round of two closures of this kind, and grants one of them to worker 7.
   v1::Grant Read(v1::WorkKind kind) {
     worker(7).DropAll();
     worker(8).ready = false;
@@ -64,7 +64,7 @@ TEST_CASE("a Done of training goes to the ledger, and one of a reading closure t
   CHECK(f.said.empty());
   const v1::Grant first = f.Read(v1::EVALUATE);
   REQUIRE(f.End(7, first).ok());
-  CHECK(f.said.empty());  // One more closure of the round is left.
+  CHECK(f.said.empty());  // one closure of the round is left
   v1::Grant second = first;
   second.set_closure(first.closure() + 1);
   *second.mutable_attempt() = client::ToProto(f.reading.closures()[1].attempt);

@@ -119,7 +119,7 @@ TEST_CASE("where nobody fits, callers are told, and others wait for a worker tha
   JobWorker& worker = f.Add(7);
   CHECK(f.roster.SetAside(worker, f.Lacks(), /*has_callers=*/false));
   CHECK_FALSE(f.roster.SetAside(worker, f.Lacks(), /*has_callers=*/true));
-  f.plan.reset();  // no worker has described the job
+  f.plan.reset();  // as before a worker has described the job
   CHECK_FALSE(f.roster.SetAside(worker, f.Lacks(), false));
   f.roster.SetElsewhere(1);
   CHECK(f.roster.SetAside(worker, f.Lacks(), true));
@@ -144,7 +144,7 @@ TEST_CASE("work that does not advance has stalled, unless something else is in i
   Fixture f;
   f.Place();
   JobWorker& worker = f.Add(7);
-  f.Add(8);  // this worker has no work
+  f.Add(8);  // this worker holds no work
   f.Hold(worker, 3);
   if (paused) worker.progress.set_state("paused");
   if (server_gone) f.shards.Find(f.kSecond)->ready = false;
@@ -152,7 +152,7 @@ TEST_CASE("work that does not advance has stalled, unless something else is in i
   const bool stalls = !paused && !window && !server_gone;
   CHECK(f.roster.Stalled(window) ==
         (stalls ? std::vector<TaskId>{TaskId(7)} : std::vector<TaskId>{}));
-  CHECK(f.roster.Stalled(window).empty());  // the last check was just now
+  CHECK(f.roster.Stalled(window).empty());  // the second check comes too soon after the first
 }
 
 TEST_CASE("a worker whose work was taken away counts as holding while it computes") {
@@ -180,7 +180,7 @@ TEST_CASE("a heartbeat replaces the worker's progress, and its texts are bounded
   f.roster.OnProgress(&worker, said);
   CHECK(worker.progress.state().size() == 64);
   CHECK(worker.progress.awaits().size() == 128);
-  CHECK(worker.progress.waiting_for().empty());  // only a worker that is paused waits
+  CHECK(worker.progress.waiting_for().empty());  // only a paused worker waits for something
   CHECK_FALSE(worker.progress.has_device());
   CHECK(worker.advanced_at == before);
   said.set_state("paused");
