@@ -1,5 +1,5 @@
-// Jobs with saved checkpoints: two shards of one variable, in valid files, on the file system in
-// memory.
+// Jobs with saved checkpoints. A job has two shards of one variable, whose valid files are on a
+// file system in memory.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace evergrad::coordinator {
 
-// Returns a plan of 100 examples with batches of 10 and closures of 2 steps, so that an epoch has 5
-// closures.
+// Returns a plan in which an epoch has 5 closures: 100 examples, batches of 10, and 2 steps in a
+// closure.
 inline v1::Plan SmallPlan(std::uint32_t batch_size = 10, std::uint32_t epochs = 4,
                           const std::string& fingerprint = snapshot::kFingerprint) {
   v1::Plan plan;
@@ -38,11 +38,11 @@ struct SavedJob {
   std::vector<IntervalSet> done = {{}, {}};
   IntervalSet refused;
   std::vector<std::uint64_t> open;  // closures that are open in every shard
-  std::uint64_t lsn = 1;            // the lsn in the files
+  std::uint64_t lsn = 1;            // the lsn in the shard files
   ShardEpoch epoch{1, 1};
   std::int64_t written_ms = 1000;
 
-  // Writes those files of the shards that do not exist yet, and returns a manifest of all.
+  // Writes the shard files that do not exist yet, and returns a manifest of all shard files.
   v1::Manifest Cut(fs::FileSystem& files) const {
     REQUIRE(files.MakeFolders(folder).ok());
     v1::Manifest manifest;

@@ -1,5 +1,5 @@
-// Tests that manifests are saved, old ones are deleted and shard files are swept, with damage, full
-// disks, races and losses of power in between.
+// Tests that manifests are saved, that old manifests are deleted, and that unneeded shard files are
+// swept. Damage, full disks, races and losses of power occur in between.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -38,7 +38,7 @@ TEST_CASE(
     CHECK(saved.named.count(snapshot::ShardFileName(ShardId(1), {1, 1}, n)) == 1);
   }
   CHECK(*snapshot::ListManifests(files, kFolder) == std::vector<std::uint64_t>{3, 4, 5});
-  // The manifests name the same files again, so each name appears once.
+  // The new manifest names the same two files as manifest 5. Only the newest manifest is kept.
   CHECK(job.Save(files, 1).named.size() == 2);
   CHECK(*snapshot::ListManifests(files, kFolder) == std::vector<std::uint64_t>{6});
   const auto read = snapshot::ReadManifest(files, Uri(snapshot::ManifestName(6)));
@@ -68,7 +68,7 @@ TEST_CASE(
   CHECK(*snapshot::ListManifests(files, kFolder) == std::vector<std::uint64_t>{1, 2, 3, 4});
   REQUIRE(saved.warnings.size() == 1);
   CHECK(absl::IsDataLoss(saved.warnings[0]));
-  CHECK(saved.named.size() == 6);  // the files that the manifests 1, 3 and 4 name
+  CHECK(saved.named.size() == 6);  // two files for each of the manifests 1, 3 and 4
   job.lsn = 5;
   saved = job.Save(files, 2);
   CHECK(*snapshot::ListManifests(files, kFolder) == std::vector<std::uint64_t>{4, 5});
@@ -79,7 +79,7 @@ TEST_CASE("a number in use is skipped, and a number above the limit is refused")
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   const v1::Manifest manifest = job.Cut(files);
-  // A file system whose listings lack the highest manifest.
+  // A file system that leaves the manifest with the highest number out of its listings.
   class Hiding final : public fs::FileSystem {
    public:
     explicit Hiding(fs::FileSystem& inner) : inner_(inner) {}
@@ -135,7 +135,7 @@ TEST_CASE("a sweep deletes only unneeded files that are not newer than the known
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   for (job.lsn = 1; job.lsn <= 4; ++job.lsn) job.Cut(files);
-  job.epoch = {1, 2};  // after a rollback the lsn is lower
+  job.epoch = {1, 2};  // a rollback begins a new epoch, with a lower lsn
   job.lsn = 1;
   job.Cut(files);
   const auto name = [](std::uint32_t shard, ShardEpoch epoch, std::uint64_t lsn) {
@@ -205,7 +205,7 @@ TEST_CASE(
     const auto arm = [&](std::uint64_t hit) {
       REQUIRE(failpoints.Arm(absl::StrCat(point, "=", hit, "*error"), seed).ok());
     };
-    // Some saves succeed. Then one step of a save fails, and the power is lost.
+    // The first saves succeed. Then one step of a save fails, and the power is lost.
     for (job.lsn = 1; job.lsn <= 6; ++job.lsn) {
       arm(1000);
       const v1::Manifest manifest = job.Cut(files);
@@ -226,7 +226,7 @@ TEST_CASE(
     for (int i = 0; i < 2; ++i)
       CHECK(snapshot::CheckShardOf(files, kFolder, newest->manifest, i, true).status() ==
             absl::OkStatus());
-    // Later saves must succeed.
+    // Saves after the loss of power must succeed.
     job.lsn = 9;
     CHECK(SaveManifest(files, {kFolder, job.Cut(files), 2}).ok());
   }

@@ -1,4 +1,5 @@
-// Tests which files of a manifest the coordinator can read, and what it reports about the others.
+// Tests which files of a manifest the coordinator can read, and its report about the files that it
+// cannot read.
 #include "coordinator/checkpoints/read_back.h"
 
 #include <catch2/catch.hpp>
@@ -64,7 +65,7 @@ TEST_CASE("files on another host are reported with that host, as a folder that i
              Contains("1 of 2") && Contains("host-b (1)") && !Contains("host-a"));
 }
 
-// A network file system whose listing is out of date: it lacks new files.
+// A network file system whose listing is out of date, so that it lacks new files.
 class LateListing final : public fs::FileSystem {
  public:
   explicit LateListing(fs::FileSystem& files) : files_(files) {}
@@ -104,7 +105,8 @@ TEST_CASE(
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
   const std::string first = fs::JoinUri(kFolder, manifest.shards(0).file());
   SECTION("a byte in the middle differs") {
-    // The damage is in the values, not in the ledger and not in the fixed parts at the two ends.
+    // The damaged byte is in the values. The header, the ledger and the footer of the file are
+    // unchanged.
     std::optional<std::uint64_t> at;
     for (std::uint64_t offset = 0; offset < manifest.shards(0).bytes() && !at; offset += 16) {
       REQUIRE(files.Damage(first, offset, std::byte{1}).ok());

@@ -1,4 +1,5 @@
-// Line 28: tests from which state a submission resumes, and which submissions are refused.
+// Tests the checkpoint from which a submission resumes, and the submissions that are refused
+// (LEDGER line 28).
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -27,7 +28,7 @@ SavedJob Job(std::uint64_t uid, std::int64_t written_ms) {
 absl::StatusOr<ResumePoint> Find(fs::FileSystem& files, const config::CheckpointSpec& spec = {}) {
   return FindResumePoint(files, spec, RunsFolder(kSelf), "mnist", kSelf);
 }
-// The plan has 5 closures per epoch.
+// Returns the point at which a submission resumes from `job`. The plan has 5 closures per epoch.
 ResumePoint PointOf(const SavedJob& job) {
   fs::MemoryFileSystem files;
   job.Save(files);
@@ -60,7 +61,7 @@ TEST_CASE("the newest manifest of an earlier job of the same name is used, not t
   other.folder = FolderOfJob(JobUid(4), "mnist-2");
   other.Save(files);
   REQUIRE(
-      // this job has saved nothing
+      // This job has a folder but no checkpoint.
       files.MakeFolders(kRuns + "/mnist-0000000000000005/logs").ok());
   REQUIRE(fs::WriteWhole(files, kRuns + "/mnist-0000000000000006", "a file").ok());
   const auto point = Find(files);
@@ -113,7 +114,7 @@ TEST_CASE(
   SECTION("the file is truncated") { REQUIRE(files.Truncate(shard, 500).ok()); }
   SECTION("a bit in the middle of the values is flipped") {
     const std::string bytes = *fs::ReadWhole(files, shard, 1 << 20);
-    const std::size_t block = bytes.find("EGBK");  // the first block contains values
+    const std::size_t block = bytes.find("EGBK");  // the first block holds values
     REQUIRE(block != std::string::npos);
     REQUIRE(files.Damage(shard, block + 32, std::byte{1}).ok());
     CHECK(snapshot::DescribeShardFile(files, shard).ok());
@@ -124,7 +125,7 @@ TEST_CASE(
   REQUIRE(point->passed_over.size() == 2);
   CHECK(Has(std::string(point->passed_over[1].message()), "lsn-1"));
 
-  // A manifest of which a file is missing is used only if there is no other.
+  // A manifest with a missing file is used only if no other manifest is left.
   REQUIRE(files.Remove(old.folder + "/" + snapshot::ShardFileName(ShardId(0), {1, 1}, 1)).ok());
   point = Find(files);
   REQUIRE(point.ok());
@@ -135,7 +136,7 @@ TEST_CASE(
   third.Save(files);
   CHECK(Find(files)->manifest.job_uid() == 3);
 
-  // Now no readable manifest is left.
+  // After this damage no readable manifest is left.
   REQUIRE(files.Truncate(third.folder + "/" + snapshot::ManifestName(1), 10).ok());
   REQUIRE(files.Truncate(old.folder + "/" + snapshot::ManifestName(1), 10).ok());
   const auto none = Find(files);
@@ -163,7 +164,7 @@ TEST_CASE(
   const ResumePoint point = PointOf(job);
   CHECK(point.open_closures == 4u);
   v1::Plan plan = SmallPlan();
-  // These settings are not a part of the fingerprint.
+  // The fingerprint of the plan does not depend on these settings.
   plan.set_epochs(9);
   plan.clear_eval_examples();
   for (v1::ShardSpec& shard : *plan.mutable_shards())
@@ -213,13 +214,13 @@ TEST_CASE(
   }
   CHECK(Has(resumption->text,
             "2 epochs are done, under another plan (spec.data.batch_size was=10 is=25)"));
-  // Cancelled closures count as ended, too.
+  // A cancelled closure counts as ended.
   job.done = {IntervalSet::Range(0, 10).Minus(IntervalSet{3}),
               IntervalSet::Range(0, 10).Minus(IntervalSet{3})};
   job.refused = IntervalSet{3};
   CHECK(PlanResumption(PointOf(job), plan, kSelf)->closures_done == 4);
-  // If the plan has as many epochs as are done, there is nothing left to do. Fewer epochs are a
-  // mistake.
+  // If the plan has exactly as many epochs as are done, nothing is left to do. A plan with fewer
+  // epochs is refused as a mistake.
   CHECK(PlanResumption(point, SmallPlan(25, 2, "another"), kSelf)->closures_done == 4);
   CHECK(Has(RefusalOf(point, SmallPlan(25, 1, "another")),
             "the checkpoint is beyond the end of this job: epochs_done=2 spec.training.epochs=1"));
@@ -323,7 +324,7 @@ TEST_CASE(
     "a plan shorter than the begun work is refused, and the message states the necessary epochs") {
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
-  job.open = {10, 12};  // in the third epoch
+  job.open = {10, 12};  // these closures are in the third epoch
   const ResumePoint point = PointOf(job);
   CHECK(point.open_end == 13);
   const std::string text = RefusalOf(point, SmallPlan(10, 2));
@@ -331,7 +332,7 @@ TEST_CASE(
             "the checkpoint has open closures beyond the end of this job: spec.training.epochs=2"));
   CHECK(Has(text, "give at least 3 epochs"));
   CHECK(PlanResumption(point, SmallPlan(10, 3), kSelf)->closures_done == 10);
-  // Open closures within the plan can be continued.
+  // Open closures that are in the plan can be continued.
   job.done = {IntervalSet::Range(0, 8), IntervalSet::Range(0, 7)};
   job.open = {8, 9};
   CHECK(PlanResumption(PointOf(job), SmallPlan(10, 2), kSelf).ok());

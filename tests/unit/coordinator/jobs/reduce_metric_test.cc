@@ -37,8 +37,8 @@ TEST_CASE(
   CHECK(Reduced(Auc({5, 0, 0}, {0, 0, 3}), 8) == 0);
   CHECK(Reduced(Auc({0, 5, 0}, {0, 3, 0}), 8) == 0.5);
   // The positive examples are in the bins 0, 1, 1 and 2, and the negative ones are in the bins 0, 1
-  // and 2. Of the 12 pairs, four are ties: (0,0), (2,2) and twice (1,1). In four pairs the positive
-  // example is in the higher bin: 1>0 twice, 2>0 and 2>1.
+  // and 2. Among the 12 pairs, four are ties: (0,0), (2,2) and twice (1,1). In four pairs the
+  // positive example is in the higher bin: 1>0 twice, 2>0 and 2>1.
   CHECK(Reduced(Auc({1, 2, 1}, {1, 1, 1}), 7) == Approx((4 + 4 * 0.5) / 12));
   CHECK(std::isnan(Reduced(Auc({1, 2, 1}, {0, 0, 0}), 4)));
   CHECK(std::isnan(Reduced(Auc({}, {}), 4)));

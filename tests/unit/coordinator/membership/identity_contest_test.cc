@@ -1,4 +1,4 @@
-// Tests the report about two processes with the same name.
+// Tests the report that two processes with the same name replace each other.
 #include <catch2/catch.hpp>
 
 #include "coordinator/membership/identity_contest.h"
@@ -13,12 +13,13 @@ TEST_CASE("two hosts whose workers replace each other repeatedly are both named,
   MonoTime now = seconds(10);
   int said = 0;
   std::string first;
-  for (int i = 0; i < 180; ++i, now += milliseconds(550)) {  // 18 replacements in 10 s
+  // Each host replaces the other 9 times in 10 s.
+  for (int i = 0; i < 180; ++i, now += milliseconds(550)) {
     const IdentityContest::Process a{"host-a", 100 + i}, b{"host-b", 200 + i};
     const auto text = contest.OnReplaced(now, "worker/0", i % 2 == 0 ? a : b, i % 2 == 0 ? b : a);
     if (text && said++ == 0) first = *text;
   }
-  CHECK(said == 2);  // in 99 s
+  CHECK(said == 2);  // two reports in 99 s
   INFO(first);
   CHECK(first.find("worker/0") != std::string::npos);
   CHECK(first.find("pid 202 on host host-b") != std::string::npos);

@@ -1,5 +1,5 @@
-// Tests membership by transcripts. Each line is an event, and the output is the reaction to it.
-// `at` moves the clock and ticks every 10 ms.
+// Tests membership with scripts. Each line of a script is an event, and its output is the reaction
+// to the event. The command `at` moves the clock and ticks every 10 ms.
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -104,7 +104,7 @@ class Transcript {
   }
   Membership membership_;
   MonoTime now_{0};
-  std::string host_ = std::string(1, 'h');  // g++ 12 warns about a one-letter literal here
+  std::string host_ = std::string(1, 'h');  // g++ 12 warns about the literal "h"
 };
 
 }  // namespace
@@ -184,7 +184,8 @@ TEST_CASE("a newcomer that proves the former process's end does not wait for the
   };
   const TaskId first = membership.Register(milliseconds(0), hello(1, "boot/net", 0)).task;
 
-  // While the session of a server is open, a proof that its process has ended does not count.
+  // A proof that a server's process has ended does not count while the session of the server is
+  // open.
   RegisterVerdict verdict = membership.Register(milliseconds(10), hello(2, "boot/net", 1));
   CHECK(verdict.kind == "identity_taken");
   REQUIRE(verdict.holder);
@@ -192,8 +193,8 @@ TEST_CASE("a newcomer that proves the former process's end does not wait for the
   CHECK(verdict.retry_after > milliseconds(0));
   membership.StreamClosed(milliseconds(20), first);
 
-  // Without a proof, the verdict names the process whose end must be proved, and allows the new
-  // process to retry at once.
+  // Without a proof, the verdict names the process whose end must be proved. The new process may
+  // then register again at once.
   verdict = membership.Register(milliseconds(30), hello(2, "boot/net", 0));
   CHECK(verdict.kind == "identity_taken");
   CHECK(verdict.retry_after == milliseconds(0));
@@ -204,7 +205,8 @@ TEST_CASE("a newcomer that proves the former process's end does not wait for the
   CHECK_FALSE(verdict.holder->lives);
   CHECK(verdict.holder->free_identity == "1");
 
-  // A proof about another process, from another place, or without a place, must not be accepted.
+  // A proof must not be accepted if it is about another process, comes from another place, or has
+  // no place.
   for (const TaskHello& no_proof :
        {hello(2, "boot/net", 7), hello(2, "boot/other", 1), hello(2, "", 1)})
     CHECK(membership.Register(milliseconds(40), no_proof).kind == "identity_taken");
@@ -213,7 +215,7 @@ TEST_CASE("a newcomer that proves the former process's end does not wait for the
   CHECK(verdict.former == first);
   CHECK_FALSE(verdict.former_same_process);
 
-  // If the end of a server's process cannot be proved, its lease must expire first.
+  // If nobody can prove that the process of a server has ended, its lease must expire first.
   Membership others{MembershipOptions{}};
   others.StreamClosed(milliseconds(0), others.Register(milliseconds(0), hello(1, "", 0)).task);
   CHECK(others.Register(milliseconds(10), hello(2, "", 1)).kind == "identity_taken");
@@ -269,7 +271,7 @@ TEST_CASE("a worker without a name is numbered, and keeps its number when it ret
 
 TEST_CASE("a numbered worker whose number was reassigned gets another one, and no worker exits") {
   Transcript t;
-  // The numbered worker is gone, and a process with that name has registered.
+  // The worker that got the number 0 is gone, and a process has registered with the name 0.
   CHECK(t.Run("worker - 1\nclosed 1\nat 200\nworker 0 2\nworker =0 1\nworker =1 1\nworker 0 "
               "2\nshow 0\nshow 1") ==
         "1 is worker/0\n"
@@ -281,14 +283,15 @@ TEST_CASE("a numbered worker whose number was reassigned gets another one, and n
         "5 is worker/0 in place of 2 (itself)\n"
         "worker/0 is alive registrations=3\n"
         "worker/1 is alive registrations=2\n");
-  // At a new coordinator, another process without a name registers first.
+  // At a new coordinator, a process without a name registers before the worker that had the number
+  // 0.
   Transcript anew;
   CHECK(anew.Run("worker - 2\nworker =0 1\nworker =0 2") ==
         "1 is worker/0\n"
         "2 is worker/1\n"
         "3 is worker/0 in place of 1 (itself)\n");
-  // A process with that name registers while the numbered worker lives. The name belongs to this
-  // process, and the numbered worker gets another number.
+  // A process registers with the name 0 while the worker that got the number 0 lives. The process
+  // gets the name, and the worker gets another number.
   Transcript named;
   CHECK(named.Run("worker - 1\nworker 0 2\nworker =0 1\nworker 0 2") ==
         "1 is worker/0\n"
@@ -316,7 +319,8 @@ TEST_CASE(
   for (int i = 1; i <= 6; ++i)
     absl::StrAppend(&script, "worker - ", i, "\nclosed ", i, "\nat ", i * 200, "\n");
   t.Run(script);
-  // A worker that is restarted on the same host keeps its number, and backs off.
+  // A worker that is started again on the same host keeps its number. It backs off, because it has
+  // died several times.
   CHECK(t.Run("show 0\nworker - 7\nshow 0\nclosed 7\nat 1400") ==
         "worker/0 is gone (its session closed) registrations=6\n"
         "7 is worker/0 in place of 6 (gone)\n"

@@ -1,4 +1,4 @@
-// Tests the limits of registrations for each name and for all names together.
+// Tests the limits of registrations, which hold for each name and for all names together.
 #include <catch2/catch.hpp>
 
 #include "coordinator/membership/membership.h"
@@ -53,7 +53,7 @@ TEST_CASE("sessions that end without a message are limited to a few each second,
   RegistrationLimit limit({});
   MonoTime now = seconds(1);
   int accepted = 0;
-  for (int i = 0; i < 10000; ++i) {  // a hundred per second
+  for (int i = 0; i < 10000; ++i) {  // a hundred registrations per second
     now += milliseconds(10);
     if (!limit.Take(now, "worker/f" + std::to_string(i), Who::kNewcomer).accepted) continue;
     ++accepted;
@@ -75,7 +75,7 @@ TEST_CASE("after any number of sessions without a message a newcomer waits ten s
   const RegistrationLimit::Verdict refused = limit.Take(now, "worker/0", Who::kNewcomer);
   CHECK_FALSE(refused.accepted);
   CHECK(refused.retry_after <= milliseconds(10'010));
-  // A task whose name is known need not wait.
+  // A task whose name is known does not have to wait.
   CHECK(limit.Take(now, "worker/1", Who::kKnown).accepted);
   CHECK(limit.Take(now + refused.retry_after, "worker/0", Who::kNewcomer).accepted);
 }
@@ -94,9 +94,9 @@ TEST_CASE("a cluster of the maximum size starts and reconnects at once without r
     }
   };
   all_register(1);
-  all_register(1);  // the coordinator has begun a new life, so each process registers again
+  all_register(1);  // a new coordinator, so each process registers again
   now += seconds(10);
-  all_register(100'000);  // all hosts were restarted
+  all_register(100'000);  // all hosts were restarted, so each process is new
 }
 
 TEST_CASE(
@@ -130,7 +130,7 @@ TEST_CASE("a task that sent a message after its Hello costs only its own token w
   membership.StreamClosed(now, spoke.task);
   membership.StreamClosed(now, silent.task);
   membership.Tick(now);
-  membership.Tick(now + options.grace);  // both tasks are gone
+  membership.Tick(now + options.grace);  // both tasks count as gone now
   CHECK(membership.Find(spoke.task)->state == TaskState::kGone);
   const double refilled = std::chrono::duration<double>(options.grace).count() *
                           membership.registrations().options().all_per_second;

@@ -27,7 +27,8 @@ X509* ReadCertificate(const std::string& path) {
   return certificate;
 }
 
-// Returns whether a peer would accept the certificate: its chain, purpose and name are checked.
+// Returns whether a peer would accept the certificate. The check covers the chain, the purpose and
+// the name.
 bool Accepted(const std::string& ca_path, const std::string& path, int purpose) {
   X509 *ca = ReadCertificate(ca_path), *certificate = ReadCertificate(path);
   X509_STORE* store = X509_STORE_new();

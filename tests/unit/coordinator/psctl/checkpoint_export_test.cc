@@ -1,5 +1,5 @@
-// Tests psctl checkpoint export: the variables are compared bit by bit, and every refusal is
-// tested.
+// Tests psctl checkpoint export. The exported variables are compared bit by bit, and every reason
+// to refuse an export is tested.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -19,15 +19,16 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A checkpoint of three variables. The kernel has three shards. The first and the last of them need
-// more than one block of a shard file (1 MiB). The bias has one shard, and the scale is a scalar.
+// A checkpoint of the variables kernel, bias and scale. The kernel has three shards. The first and
+// the last of these shards are larger than one block of a shard file (1 MiB). The bias has one
+// shard, and the scale is a scalar.
 struct Saved : Stage {
   std::vector<float> kernel, bias, scale;
   v1::Manifest manifest;
   const std::uint64_t rows = 1001, columns = 700;
 
   Saved() {
-    // The values have bit patterns of every kind, including NaNs with payloads.
+    // The values have arbitrary bit patterns, including NaNs with payloads.
     for (std::uint64_t i = 0; i < rows * columns; ++i)
       kernel.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(Mix(i, 1))));
     bias = {1, -0.0f, 3};
@@ -52,8 +53,7 @@ struct Saved : Stage {
     std::filesystem::remove(Manifest(manifest.number()));
     REQUIRE(snapshot::WriteManifest(*files, Folder(), manifest) == absl::OkStatus());
   }
-  // Writes the file of a shard, with the contents that `body` writes, and adds its entry to the
-  // manifest.
+  // Writes a shard file whose contents `body` writes, and adds the file to the manifest.
   template <class Body>
   void WriteShard(const v1::ShardFileHeader& header, Body body) {
     const auto files = fs::MakeLocalFileSystem();
@@ -132,7 +132,7 @@ TEST_CASE("an exported checkpoint has every bit of every variable, whole and in 
           std::string::npos);
     CHECK((Contents(saved.folder / "got.npz") == want));
   }
-  // The path is relative to the folder in which psctl was called.
+  // A relative path begins at the folder in which psctl was called.
   CHECK(saved.Export(".", "w.safetensors") == kSucceeded);
   CHECK(
       (Contents(saved.Folder() + "/w.safetensors") == Contents(saved.folder / "want.safetensors")));
@@ -146,8 +146,8 @@ TEST_CASE("an exported checkpoint has every bit of every variable, whole and in 
         nlohmann::json{{"name", "scale"}, {"shape", nlohmann::json::array()}});
 }
 
-// Adds two tables in three slots to the dense variables. The blocks have at most two rows, which
-// are not sorted.
+// Adds two embedding tables, in three slots, to the dense variables. Each block has at most two
+// rows, and the rows are not sorted.
 struct SavedTables : Saved {
   using Rows = std::map<std::int64_t, std::vector<float>>;
   Rows movies, biases;
@@ -228,7 +228,8 @@ struct SavedTables : Saved {
       }
     });
   }
-  // Returns the expected contents of the file. Each part of `movies` has `part_rows` rows.
+  // Returns the expected contents of the exported file, in which a part of `movies` has `part_rows`
+  // rows.
   std::string Want(weights::Format format, std::size_t part_rows) const {
     struct Part {
       std::vector<std::int64_t> ids;
@@ -291,15 +292,15 @@ TEST_CASE(
   CHECK(json["tables"][0] ==
         nlohmann::json({{"name", "movies"}, {"rows", 40}, {"dimension", 3}, {"parts", 1}}));
   CHECK(json["tables"][2]["rows"] == 0);
-  // The folder must have no other file, in particular no temporary one.
+  // The folder must hold no other file, such as a temporary one.
   for (const auto& entry : std::filesystem::directory_iterator(saved.folder.path()))
     CHECK(entry.path().filename().string()[0] != '.');
 }
 
 TEST_CASE("a table above --part-bytes is divided into parts") {
   SavedTables saved;
-  // A row of `movies` takes 20 bytes, and the smallest allowed limit is 4096. The table gets more
-  // rows than fit into one such part.
+  // A row of `movies` takes 20 bytes, and the smallest allowed --part-bytes is 4096. With 500 more
+  // rows the table does not fit into one such part.
   for (std::int64_t i = 0; i < 500; ++i)
     saved.movies[1'000'000 + i] = {1, 2, static_cast<float>(i)};
   saved.manifest.mutable_shards()->DeleteSubrange(5, 3);
@@ -317,7 +318,7 @@ TEST_CASE("a table above --part-bytes is divided into parts") {
 
 TEST_CASE("a missing slot, one with a duplicate row, and one with other tables are damage") {
   {
-    // The row is in its own slot and also in slot 1.
+    // The row is in its own slot and once more in slot 1.
     const std::int64_t other = [] {
       const SavedTables::Rows movies = SavedTables().movies;
       for (const auto& [candidate, row] : movies)
@@ -403,7 +404,7 @@ TEST_CASE("shards that do not cover whole variables are damage, whatever the man
     CHECK_FALSE(std::filesystem::exists(saved.folder / "w.npz"));
     return saved.err.str();
   };
-  // Each file says what it contains, and the manifest's plan must agree with it.
+  // Each shard file states its contents, and the plan in the manifest must agree with them.
   CHECK(refusal([](v1::Manifest* m) {
           m->mutable_plan()->mutable_shards(1)->set_row_begin(399);
         }).find("does not match its manifest: cut") != std::string::npos);

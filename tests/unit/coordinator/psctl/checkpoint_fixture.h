@@ -1,4 +1,4 @@
-// psctl, and a small checkpoint on a disk.
+// A psctl with a small checkpoint on a real disk.
 #pragma once
 
 #include <catch2/catch.hpp>

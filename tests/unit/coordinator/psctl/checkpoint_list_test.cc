@@ -1,5 +1,5 @@
-// Tests psctl checkpoint list: the manifests that it finds below a folder, their order, and their
-// defects.
+// Tests psctl checkpoint list: the manifests that it finds below a folder, the order in which it
+// lists them, and the defects that it reports.
 #include "coordinator/psctl/checkpoint.h"
 #include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
@@ -7,8 +7,8 @@
 namespace evergrad::psctl {
 namespace {
 
-// The folders runs/a and runs/b, each with a folder `checkpoint`, and the folder saved/c without
-// one. Each has the manifests 11 and 12.
+// Three folders with the manifests 11 and 12: the folders `checkpoint` in runs/a and in runs/b, and
+// the folder saved/c.
 struct Runs : Stage {
   Runs() {
     Write();
@@ -21,14 +21,14 @@ struct Runs : Stage {
     std::ofstream(folder / "runs/notes.txt") << "x";
     context.folder = folder.path();
   }
-  // Adds one more manifest to the existing ones.
+  // Adds one manifest to a folder.
   void Add(const std::string& where, std::uint64_t number, std::int64_t written_ms,
            const std::function<void(v1::Manifest*)>& change = {}) {
     fs::MemoryFileSystem memory;
     v1::Manifest manifest = snapshot::SmallManifest(memory, number);
     manifest.set_written_ms(written_ms);
     manifest.mutable_plan()->set_batch_size(1000);
-    manifest.mutable_plan()->set_steps_per_closure(60);  // one closure per epoch
+    manifest.mutable_plan()->set_steps_per_closure(60);  // so that an epoch has one closure
     manifest.mutable_plan()->set_epochs(9);
     if (change) change(&manifest);
     const auto files = fs::MakeLocalFileSystem();
@@ -56,7 +56,7 @@ TEST_CASE("the checkpoints below any given folder are listed newest first") {
   CHECK(first["complete"] == true);
   CHECK(first["shards"] == 2);
   CHECK(first["shards_from_seed"] == 0);
-  CHECK(first["closures_done"] == 4);  // 0 to 2, and 5
+  CHECK(first["closures_done"] == 4);  // closures 0, 1, 2 and 5
   CHECK(first["closures"] == 9);
   CHECK(first["epochs_done"] == 3);
   CHECK(first["epochs"] == 9);
@@ -89,7 +89,8 @@ TEST_CASE(
   nlohmann::json json = runs.Json({"list", "runs/a"}, kFailed);
   CHECK(json["whole"] == false);
   REQUIRE(json["checkpoints"].size() == 2);
-  // It is listed beside its neighbour, although its time is not known.
+  // The time of the damaged manifest is not known. It is listed beside the other manifest of its
+  // folder.
   CHECK(json["checkpoints"][0]["number"] == 12);
   CHECK(json["checkpoints"][0]["state"] == "damaged");
   CHECK(json["checkpoints"][0]["errors"][0].get<std::string>().find("offset=64") !=
@@ -131,8 +132,8 @@ TEST_CASE("shards without a saved file are counted, and the checkpoint is shown 
   CHECK(runs.out.str().find("1 of 2") != std::string::npos);
 }
 
-// The folder of a job that is running. After each time that psctl reads the folder, the job deletes
-// its oldest manifest and the files that only this manifest named.
+// The checkpoint folder of a running job. Each time after psctl lists the folder, the next file of
+// `goes` is removed, as the job removes old manifests and their files.
 class LivingFolder : public fs::FileSystem {
  public:
   LivingFolder(fs::FileSystem* files, std::vector<std::string> goes)
@@ -167,9 +168,9 @@ TEST_CASE("a manifest that is removed during the listing is absent, not damaged"
     const std::string manifest = runs.folder / "saved/c/" + snapshot::ManifestName(11);
     const std::string shard =
         runs.folder / "saved/c/" + snapshot::ShardFileName(ShardId(1), {2, 7}, 121);
-    // In one case the manifest disappears after it was listed and before it is read. In the other
-    // case it is read, but one of its files is missing, and the manifest has disappeared when psctl
-    // lists the folder again.
+    // In one case manifest 11 disappears after psctl listed it and before psctl reads it. In the
+    // other case psctl reads manifest 11 and misses one of its files. The manifest disappears when
+    // psctl lists the folder once more.
     if (file_first) std::filesystem::remove(shard);
     LivingFolder living(local.get(), file_first ? std::vector<std::string>{"", manifest}
                                                 : std::vector<std::string>{manifest});
@@ -177,7 +178,7 @@ TEST_CASE("a manifest that is removed during the listing is absent, not damaged"
     const nlohmann::json json = nlohmann::json::parse(runs.out.str());
     for (const auto& found : json["checkpoints"]) CHECK(found["number"] == 12);
     CHECK(json["checkpoints"].size() == 1);
-    // manifest 12, which still exists, also names the missing file
+    // The missing file is also named by manifest 12, which still exists.
     CHECK(json["whole"] == !file_first);
   }
 }

@@ -1,5 +1,5 @@
-// Tests psctl checkpoint on files alone: whole ones, damaged ones, and files that are not a
-// checkpoint.
+// Tests psctl checkpoint without a coordinator, on whole files, on damaged files, and on files that
+// are not checkpoints.
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
 
 namespace evergrad::psctl {
@@ -52,7 +52,7 @@ TEST_CASE("a damaged shard file is named with file and offset, and ends with cod
     CHECK(json["files"].back()["error"].get<std::string>().find("offset=") != std::string::npos);
   }
   CHECK(stage.Run({"verify", stage.Shard(0)}) == kSucceeded);
-  // The file is missing.
+  // Now the file is missing.
   std::filesystem::remove(stage.Shard(0));
   CHECK(stage.Run({"describe", stage.folder / "job"}) == kFailed);
   CHECK(stage.err.str().find("no such file") != std::string::npos);

@@ -1,5 +1,5 @@
-// Tests every verb against a control server in this process: the requests, the output and the exit
-// codes.
+// Tests every verb of psctl against a fake coordinator in this process. The tests check the
+// requests, the output and the exit codes.
 #include <signal.h>
 #include <unistd.h>
 
@@ -30,8 +30,8 @@ namespace {
 
 constexpr char kAddress[] = "127.0.0.1:4000";
 
-// A coordinator that knows one job, with a list of statuses. Each GetJob returns the next status,
-// and later calls return the last one.
+// A coordinator that knows one job. Each GetJob returns the next status from a list. After the end
+// of the list it returns the last status.
 class FakeCoordinator {
  public:
   explicit FakeCoordinator(transport::Transport* transport, const std::string& address = kAddress) {
@@ -68,7 +68,7 @@ class FakeCoordinator {
     MutexLock lock(&mu_);
     return cancels_;
   }
-  // Called in each GetJob, while the lock is not held.
+  // Called in each GetJob with the number of the call, while no lock is held.
   std::function<void(int)> on_get_job;
   std::string cancel_answer = "CANCELLED";
   std::function<v1::ReadTaskLogsResponse(const v1::ReadTaskLogsRequest&)> on_read_logs;
@@ -169,7 +169,8 @@ class FakeCoordinator {
   std::string submitted_yaml_ ABSL_GUARDED_BY(mu_);
   int cancels_ ABSL_GUARDED_BY(mu_) = 0;
   int get_jobs_ ABSL_GUARDED_BY(mu_) = 0;
-  // the last member, so that no handler runs after it is destroyed
+  // This member is the last one, so the server stops before the members that its handlers use are
+  // destroyed.
   std::unique_ptr<transport::Server> server_;
 };
 
@@ -190,7 +191,8 @@ class QuickClock final : public Clock {
 };
 
 struct Psctl {
-  Inbox<Happening> inbox;  // declared before the coordinator, whose handlers put signals into it
+  // The coordinator's handlers put signals into it, so it is declared before the coordinator.
+  Inbox<Happening> inbox;
   RealClock health_clock;
   health::Health health{&health_clock};  // the health of the fake coordinator's process
   std::unique_ptr<transport::Transport> transport =
@@ -372,7 +374,7 @@ TEST_CASE(
         "psctl: no coordinator at 127.0.0.1:4001 yet; trying again for 5.0 s (--wait)\n");
   REQUIRE(late);
 
-  // A short wait is not reported. With a wait of 0 there is only one attempt.
+  // A wait of 300 ms is too short to be reported. With --wait 0ms there is only one attempt.
   Psctl quick;
   quick.clock.step = std::chrono::milliseconds(100);
   CHECK(quick.Run({"task", "list", "--coordinator", "127.0.0.1:4001", "--wait", "300ms"}) ==
@@ -484,7 +486,7 @@ TEST_CASE(
   CHECK(psctl.Json()["servers"][0]["pulls"] == 1000);
   CHECK(psctl.Json()["seconds"].is_null());
   CHECK(psctl.Json()["rows"] == 5);
-  // Without a terminal there is one sample.
+  // If the output is not a terminal, `variable top` shows one sample and ends.
   REQUIRE(psctl.Run({"variable", "top", "movies"}) == kSucceeded);
   CHECK_THAT(psctl.out.str(), Catch::Contains("movies of job job, 5 rows") &&
                                   Catch::Contains("since the servers got the shards"));
@@ -501,7 +503,7 @@ TEST_CASE(
   CHECK(rates["servers"][0]["pulls"].get<double>() ==
         Approx(1000 / rates["seconds"].get<double>()));
   CHECK(digests == std::vector<bool>(4, false));
-  // On a terminal it continues until Ctrl-C is pressed.
+  // On a terminal `variable top` continues until Ctrl-C is pressed.
   psctl.context.out_terminal = true;
   int asked = 0;
   const auto answer = psctl.coordinator.on_list_variables;
@@ -541,7 +543,8 @@ TEST_CASE("logs -f requests only new lines of each task, until Ctrl-C") {
     const std::uint64_t from = cursor == request.cursors().end() ? 0 : cursor->second;
     asked.push_back(from);
     v1::ReadTaskLogsResponse response;
-    // The log has five lines. The first read returns three, and each later read one more.
+    // The log has five lines. The first read returns three lines, and each later read returns one
+    // more.
     const std::uint64_t to = std::min<std::uint64_t>(5, from == 0 ? 3 : from + 1);
     for (std::uint64_t i = from; i < to; ++i) {
       v1::LogLine* line = response.add_lines();
@@ -619,14 +622,14 @@ TEST_CASE("a local run checks its data before it starts anything") {
                    "spec.data.train.labels=/nonexistent/labels.gz"}) == kUsage);
   CHECK_THAT(psctl.err.str(),
              Catch::Contains("<--set 1>:1:24: no such file: /nonexistent/labels.gz\n"));
-  // The job must not start either if its files cannot be stored.
+  // The job must not start if the folder for its files cannot be made.
   CHECK(psctl.Run({"job", "run", "configs/examples/counting.yaml", "--local", "--failpoints",
                    "none", "--runs", "README.md/runs"}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("cannot create the folder for the run's files "
                                               "(--runs DIR names another): cannot make folder"));
 }
 
-// A job that reads csv files in a folder, and the output of psctl about it.
+// A job that reads csv files from a folder, and a psctl that is run with this job.
 struct CsvJob {
   test::TempFolder folder;
   Psctl psctl;
@@ -726,7 +729,8 @@ TEST_CASE("control characters and U+202E of a job file do not reach the terminal
     CHECK(clean());
   }
   CHECK_THAT(job.psctl.out.str() + job.psctl.err.str(), Catch::Contains("\\u202e"));
-  // Texts that come from a peer are the cause of a job's failure, and the log line of a task.
+  // Texts that come from a peer, such as the cause of a failure or a line of a log, must be
+  // escaped, too.
   v1::JobStatus failed = Job("FAILED", 4);
   failed.mutable_first_cause()->set_message(evil);
   failed.add_events()->set_text(evil);

@@ -1,5 +1,5 @@
-// Tests how the files of a run are fetched by control calls, with damage, files that change during
-// the transfer, invalid names, and files that already exist.
+// Tests how psctl fetches the files of a run by control calls. The cases are damage, files that
+// change during the transfer, invalid names, and files that already exist.
 #include "coordinator/psctl/fetch.h"
 
 #include <catch2/catch.hpp>
@@ -40,7 +40,7 @@ class QuickClock final : public Clock {
   mutable MonoTime now_{0};
 };
 
-// A coordinator that has one ended job with files, and a psctl.
+// A coordinator that has one ended job with files, and a psctl that fetches them.
 struct Stage {
   Stage() {
     transport::Handlers handlers;
@@ -148,13 +148,14 @@ struct Stage {
   absl::Status refusal =
       absl::ResourceExhaustedError("too many calls that read files of runs: limit=16");
   std::function<void(const v1::ReadRunFileRequest&, v1::ReadRunFileResponse*)> on_read;
-  // the last member, so that no handler runs after it is destroyed
+  // This member is the last one, so the server stops before the members that its handlers use are
+  // destroyed.
   std::unique_ptr<transport::Server> server;
 };
 
 TEST_CASE("fetch downloads every file of a run whole, and skips local files that are complete") {
   Stage stage;
-  stage.refuse = 3;  // a call to a busy coordinator is repeated
+  stage.refuse = 3;  // a call that a busy coordinator refuses is repeated
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
   CHECK_THAT(
       stage.out.str(),
@@ -175,7 +176,7 @@ TEST_CASE("fetch downloads every file of a run whole, and skips local files that
 TEST_CASE("a folder with another run's files is refused and stays unchanged") {
   Stage stage;
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
-  // the files of this run exist already
+  // The second call finds the files of the same run, so it succeeds.
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
   std::ofstream(stage.folder / "here/.evergrad-fetched")
       << "evergrad run of job 00000000000000ff\n";
@@ -202,7 +203,7 @@ TEST_CASE(
   CHECK(stage.Run({"job", "fetch", "job", "--to", "ever"}) != kSucceeded);
   CHECK_THAT(stage.err.str(), Contains("damaged in transit: name=weights.npz"));
   CHECK_FALSE(fs::Exists(stage.folder / "ever/weights.npz"));
-  // The parts are undamaged, but belong to another file than the listed one.
+  // The checksums of the parts are right, but the whole file does not have the listed hash.
   stage.on_read = [&](const v1::ReadRunFileRequest& request, v1::ReadRunFileResponse* response) {
     if (request.name() != "weights.npz") return;
     response->mutable_data()->at(0) ^= 1;
@@ -237,11 +238,11 @@ TEST_CASE(
   job.set_state("SUCCEEDED");
   job.set_runs_folder(folder.path());
   job.set_result_json("{\"state\": \"SUCCEEDED\"}\n");
-  CHECK(SeesRun(job));  // this coordinator states no mark
+  CHECK(SeesRun(job));  // this coordinator puts no mark into the status
   job.set_runs_mark("mark\n");
   CHECK_FALSE(SeesRun(job));
   std::ofstream(folder / client::kRunMarkFile) << "mark\n";
-  CHECK_FALSE(SeesRun(job));  // this copy of the folder was made before the job ended
+  CHECK_FALSE(SeesRun(job));  // the copied folder has the mark but no result.json
   std::ofstream(folder / "result.json") << job.result_json();
   CHECK(SeesRun(job));
   job.set_state("RUNNING");

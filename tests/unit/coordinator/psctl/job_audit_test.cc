@@ -1,5 +1,5 @@
-// Tests psctl job audit on files alone. Every fault scenario (tests/chaos) audits the checkpoints
-// of real jobs.
+// Tests psctl job audit on files alone. The fault scenarios in tests/chaos run the same audit on
+// the checkpoints of real jobs.
 #include "coordinator/psctl/job_audit.h"
 
 #include "tests/support/memory_files/memory_file_system.h"
@@ -10,12 +10,14 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Two dense shards of one variable. An epoch has ten examples in batches of two, with two steps per
-// closure. It therefore has three closures, of which the last one has a single step.
+// A checkpoint with two dense shards of one variable. An epoch has ten examples in batches of two,
+// with two steps per closure. It therefore has three closures, of which the last one has a single
+// step.
 struct AuditStage : Stage {
   struct Cut {
     IntervalSet done, refused;
-    std::map<std::uint64_t, std::uint64_t> open;  // closure -> bits of its updates
+    // The bit u is set if the shard has update u of the closure.
+    std::map<std::uint64_t, std::uint64_t> open;
     std::uint64_t updates = 0, skips = 0;
   };
   fs::MemoryFileSystem files;
@@ -121,8 +123,8 @@ TEST_CASE(
 TEST_CASE(
     "in a running job the done, partly done, refused and remaining examples add up to the data "
     "set") {
-  // Closure 2 is the short one, with one step of two examples. Shard 1 does not have closure 1.
-  // Closure 3 is open in shard 0, which has its second step.
+  // Closure 2 is the last closure of an epoch, with one step of two examples. Shard 1 does not have
+  // closure 1. Closure 3 is open in shard 0, which has only its second update.
   AuditStage stage({{IntervalSet{0, 1, 4}, IntervalSet{2}, {{3, 0b10}}, 7, 0},
                     {IntervalSet{0, 4}, IntervalSet{2}, {}, 4, 0}});
   const Audit audit = stage.Read();
@@ -148,8 +150,8 @@ TEST_CASE("one missing or extra update in the values is a violation, which names
 }
 
 TEST_CASE("updates of a lost or cancelled closure are no violation, unless they exceed its steps") {
-  // Closure 5 with one step and closure 4 with two steps are refused. Up to three of their updates
-  // may be in the values.
+  // The refused closures are closure 5 with one step and closure 4 with two steps. The values may
+  // contain up to three updates of these closures.
   for (const std::uint64_t updates : {7u, 9u, 10u, 11u}) {
     AuditStage stage({{IntervalSet::Range(0, 4), IntervalSet{4, 5}, {}, updates, 0}});
     const Audit audit = stage.Read();

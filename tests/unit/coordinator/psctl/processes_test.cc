@@ -1,5 +1,5 @@
-// Tests child processes. Shell scripts take the place of the daemons, so that only starting,
-// watching and ending are tested.
+// Tests child processes: how they are started, watched and ended. Shell scripts take the place of
+// the daemons.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -20,8 +20,8 @@ namespace evergrad::psctl {
 namespace {
 
 struct Folder : test::TempFolder {
-  // Makes a script that imitates a daemon. It writes its address file and its arguments, and then
-  // runs `body` until it is ended.
+  // Makes a shell script that stands for a daemon. The script writes its address file and its
+  // arguments, and then executes `body`.
   void Script(const std::string& name, const std::string& body) const {
     const std::string file = *this / name;
     std::ofstream(file) << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = "
@@ -57,7 +57,8 @@ struct Stage {
       return true;
     };
   }
-  // Ticks until `done` returns true, for at most 20 s. Returns the messages.
+  // Ticks the cluster until `done` returns true, for at most 20 s. Returns the messages of the
+  // ticks.
   template <class Done>
   std::vector<std::string> TickUntil(LocalCluster& cluster, Done done) {
     std::vector<std::string> news;
@@ -115,7 +116,7 @@ TEST_CASE("the folders of data and checkpoints are passed to the tasks that they
            std::equal(with.rbegin(), with.rend(), task.args.rbegin());
   };
   CHECK(ends(tasks[0], {"--checkpoint-root", "/saved"}));
-  // If a job names no folder, its checkpoints are stored in the runs folder.
+  // The runs folder is allowed, too, because it gets the checkpoints of jobs that name no folder.
   CHECK(ends(tasks[1], {"--index", "0", "--checkpoint-root", "/saved", "--checkpoint-root", "/r"}));
   CHECK(ends(tasks[2], {"--data-root", "/data", "--data-root", "/more"}));
 }
@@ -138,7 +139,7 @@ TEST_CASE(
   CHECK(BlameOf(none.status()) == Blame::kUser);
   stage.folder.Script("evergrad-worker", "exit 0\n");
   CHECK_FALSE(CountGpus(stage.options, stage.clock, stage.Pause()).ok());
-  // The start is interrupted while it waits. The child must be ended.
+  // If the user interrupts the wait, the child process must be ended.
   stage.folder.Script("evergrad-worker", "exec sleep 1000\n");
   CHECK(absl::IsCancelled(CountGpus(stage.options, stage.clock, [](std::chrono::milliseconds) {
                             return false;
@@ -182,7 +183,7 @@ TEST_CASE("a cluster starts, gets the coordinator's address, and leaves no proce
     std::string args;
     std::getline(file, args);
     CHECK_THAT(args, Catch::Contains("--coordinator 127.0.0.1:1234 --name 0"));
-    // A process that is stopped must get SIGTERM, too.
+    // A process that is suspended (SIGSTOP) must get SIGTERM, too.
     kill(processes.back().pid, SIGSTOP);
   }
   for (const ProcessId& process : processes) CHECK_FALSE(IsAlive(process));
@@ -270,13 +271,13 @@ TEST_CASE("a reused pid is not mistaken for the process of a pid file") {
   if (child == 0) _exit(0);
   siginfo_t info{};
   REQUIRE(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
-  CHECK_FALSE(IdentityOf(child).ok());  // a zombie counts as ended
+  CHECK_FALSE(IdentityOf(child).ok());  // a zombie process counts as ended
   waitpid(child, nullptr, 0);
   Folder folder;
   REQUIRE(WritePidFile(folder / "x.pid", *self).ok());
   CHECK(ReadPidFile(folder / "x.pid")->start_ticks == self->start_ticks);
   std::ofstream(folder / "y.pid") << "1 2\n";
-  CHECK_FALSE(ReadPidFile(folder / "y.pid").has_value());  // pid 1 is never accepted
+  CHECK_FALSE(ReadPidFile(folder / "y.pid").has_value());  // the process id 1 is never accepted
   CHECK_FALSE(ReadPidFile(folder / "z.pid").has_value());
 }
 

@@ -1,4 +1,4 @@
-// Tests the output for people: statuses are rendered as lines.
+// Tests how statuses are rendered as lines for people.
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -100,7 +100,7 @@ TEST_CASE(
   CHECK(shown["recaptures"]["addresses changed"] == 1);
   CHECK(shown["utilization_from"] == "kernels");
   CHECK_FALSE(JsonOf(job)["workers"][1].contains("device"));
-  // The loss scale is shown only if losses are scaled.
+  // The loss scale is shown only if the job scales its losses.
   CHECK(shown["loss_scale"].is_null());
   device.set_loss_scale(16384);
   device.set_loss_scale_overflows(2);
@@ -144,8 +144,8 @@ TEST_CASE("a plain line shows state, epoch, step, speed, loss, remaining time an
   waiting.set_state("STARTING");
   waiting.set_waiting_for("a worker");
   CHECK(ProgressLine(waiting) == "STARTING  waiting for a worker");
-  // While the job does not advance, the former speed and remaining time would mislead, so they are
-  // not shown.
+  // While the job waits, the former speed and remaining time would mislead users, so they are not
+  // shown.
   v1::JobStatus stalled = Running();
   stalled.set_waiting_for("servers: ps_server/1 has been disconnected for 12 s and holds 3 shards");
   CHECK(ProgressLine(stalled) ==
@@ -166,7 +166,7 @@ TEST_CASE(
               "  worker/0 running closure 38, 300 steps", "  worker/1 gone, 301 steps"});
   for (const std::size_t columns : {20u, 40u, 80u})
     for (const std::string& line : ProgressBlock(Running(), columns)) CHECK(Width(line) < columns);
-  // The loss must be visible on the narrowest usual terminal.
+  // The loss must be visible on a terminal of 80 columns, which is the narrowest usual one.
   CHECK_THAT(ProgressBlock(Running(), 80)[1], Catch::EndsWith("loss 0.4312  ETA 1 min 20 s"));
 }
 
@@ -179,7 +179,7 @@ TEST_CASE("epochs are a table with aligned columns") {
   row.set_eval_loss(std::nan(""));
   CHECK(EpochLine(row, false) ==
         "   12    469      0.5246          -         -       21300      2.8");
-  // A very large loss stays within its column.
+  // A very large loss must fit into its column.
   const std::string header = EpochHeader(false);
   for (const double loss : {1e30, -1e300, 12345.678, std::numeric_limits<double>::infinity(),
                             -std::numeric_limits<double>::infinity(), std::nan("")}) {
@@ -233,7 +233,7 @@ TEST_CASE("without a terminal news is printed once, and the status line occasion
   v1::JobStatus job = Running();
   printer.Update(job, std::chrono::seconds(1));
   job.set_steps_done(613);
-  printer.Update(job, std::chrono::milliseconds(1500));  // this is too soon for another line
+  printer.Update(job, std::chrono::milliseconds(1500));  // too soon for another progress line
   *job.add_epoch_rows() = Epoch(1);
   v1::Event* event = job.add_events();
   event->set_number(7);
@@ -241,7 +241,7 @@ TEST_CASE("without a terminal news is printed once, and the status line occasion
   event->set_text("worker/1\033[2J died");
   printer.Update(job, std::chrono::milliseconds(1600));
   printer.Update(job, std::chrono::milliseconds(3100));
-  printer.Update(job, std::chrono::milliseconds(9000));  // nothing has changed
+  printer.Update(job, std::chrono::milliseconds(9000));  // nothing has changed, so nothing is added
   const std::string text = out.str();
   CHECK(printer.events_shown() == 7);
   CHECK_THAT(text, Catch::Contains("step 612/2345") && Catch::Contains("step 613/2345") &&
@@ -284,7 +284,7 @@ TEST_CASE("the row of an epoch is printed after its evaluation") {
   *row = Epoch(1);
   printer.Update(job, std::chrono::seconds(2));
   CHECK_THAT(out.str(), Catch::Contains("84.21 %"));
-  // The row of an epoch that is not evaluated is printed once the job trains the next epoch.
+  // If an epoch has no evaluation, its row is printed when the job begins the next epoch.
   row = job.add_epoch_rows();
   *row = Epoch(2);
   row->set_eval_loss(std::nan(""));
@@ -304,7 +304,7 @@ TEST_CASE("on a terminal each block replaces the former one") {
   printer.Update(job, std::chrono::seconds(1));
   const std::size_t first = out.str().size();
   printer.Update(job, std::chrono::seconds(2));
-  CHECK(out.str().size() == first);  // the same status again writes nothing
+  CHECK(out.str().size() == first);  // the same status prints nothing more
   job.set_steps_done(700);
   printer.Update(job, std::chrono::seconds(3));
   CHECK_THAT(out.str().substr(first),
@@ -334,8 +334,7 @@ TEST_CASE(
   job.set_state("SUCCEEDED");
   job.set_steps_done(2345);
   job.set_runs_folder("runs/fashion-mlp-1");
-  // In one batch no row belonged to the second shard, which is a slot. The slot therefore has one
-  // update less.
+  // The second shard is a slot. One batch had no row in this slot, so the slot has one update less.
   job.set_result_json(
       R"({"metrics": {"accuracy": 0.876, "loss": 0.3431}, "tasks": [{"role": "worker"}, {"role": "worker"}, {"role": "ps_server"}],
                           "shards": [{"updates_applied": 2345}, {"updates_applied": 2344}]})");
@@ -361,7 +360,7 @@ TEST_CASE(
         "for them, 48 updates redone");
   CHECK(SummaryLines(job)[2] ==
         "checkpoint 7 (complete): /runs/x/checkpoint/manifest-000000000007.egmanifest");
-  // Files that could not be written because the disk was full must not be listed.
+  // A file that could not be written, because the disk was full, must not be listed.
   CHECK_THAT(SummaryLines(job, [](const std::string& name) { return name == "job.yaml"; }).back(),
              Catch::EndsWith("/   (job.yaml)"));
   CHECK_THAT(SummaryLines(job, [](const std::string&) { return false; }).back(),

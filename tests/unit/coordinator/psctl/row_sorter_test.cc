@@ -1,4 +1,5 @@
-// Tests that rows are returned in the order of their ids, whether or not they fit into memory.
+// Tests that the sorter returns rows in the order of their ids, both if all rows fit into memory
+// and if they do not.
 #include "coordinator/psctl/row_sorter.h"
 
 #include <catch2/catch.hpp>
@@ -18,7 +19,7 @@ absl::Status Add(RowSorter* sorter, std::size_t table, const std::vector<std::in
   return sorter->Add(table, std::as_bytes(std::span(ids)), std::as_bytes(std::span(values)));
 }
 
-// Takes the rows of `table`, which must come in rising order, and returns them.
+// Takes all rows of `table` from the sorter and returns them. The ids must rise.
 Rows Drained(RowSorter* sorter, std::size_t table, std::size_t dimension) {
   Rows rows;
   bool any = false;

@@ -1,5 +1,5 @@
-// Tests how one variable is shown to people: the coordinator's rows are rendered as lines and
-// rates.
+// Tests how psctl renders the state of one variable: the rows that the coordinator sends become
+// lines and rates.
 #include <cmath>
 #include <map>
 
@@ -151,8 +151,8 @@ TEST_CASE(
   now.mutable_shards(0)->set_pulls(140);
   now.mutable_shards(0)->set_pushes(60);
   now.mutable_shards(0)->set_bytes_received(1400);
-  now.set_servers(1, "0");               // the shard was moved, and has had 100 pulls since
-  now.mutable_shards(2)->set_pulls(20);  // its server was restarted
+  now.set_servers(1, "0");  // another server got this shard, and has answered 100 pulls
+  now.mutable_shards(2)->set_pulls(20);  // the server of this shard was restarted
   now.mutable_shards(2)->set_pushes(10);
   now.mutable_shards(2)->set_bytes_received(200);
   now.mutable_shards(2)->set_bytes_sent(800);
@@ -178,7 +178,7 @@ TEST_CASE(
   CHECK(lines[6] == "busiest shards  server       pulls/s  pushes/s   in/s    out/s");
   CHECK(lines.back() == "         -7           1524              0              127");
 
-  // If a shard did not answer the previous sample, its increase is not known.
+  // The increase of a shard is not known if the shard did not answer the previous sample.
   v1::VariableRow partial = Movies();
   partial.set_complete(false);
   partial.mutable_shards()->DeleteSubrange(0, 1);

@@ -1,4 +1,4 @@
-// Tests, with a manual clock, how long the watcher of a job waits for a disconnected coordinator.
+// Tests how long `job watch` waits for a disconnected coordinator, under a manual clock.
 #include "coordinator/psctl/watch.h"
 
 #include <catch2/catch.hpp>
@@ -16,8 +16,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Answers the first `answers` calls with a running job and the next `errors` calls with
-// Unavailable. Later calls are never answered.
+// A coordinator that answers the first `answers` calls with a running job, and the next `errors`
+// calls with Unavailable. It never answers later calls.
 class AwayCoordinator {
  public:
   AwayCoordinator(transport::Transport* transport, int answers, int errors) {
@@ -50,8 +50,8 @@ class AwayCoordinator {
   std::unique_ptr<transport::Server> server_;
 };
 
-// How the watch ended. `waited` is the time on the clock since the first tick at which the
-// coordinator no longer answered.
+// The result of a watch. `waited` is the time on the clock from the first tick without an answer of
+// the coordinator to the end of the watch.
 struct Watched {
   int code = -1;
   milliseconds waited{0};
@@ -92,7 +92,7 @@ TEST_CASE("the option --reconnect-timeout ends the wait for an unreachable coord
   const Watched watched = Watch(1, 1, milliseconds(3000));
   CHECK(watched.code == kUnreachable);
   CHECK(watched.waited >= milliseconds(3000));
-  CHECK(watched.waited <= milliseconds(6000));  // although the call itself takes 11 s
+  CHECK(watched.waited <= milliseconds(6000));  // although the call itself may take 11 s
   CHECK(watched.err.find("connection reset") != std::string::npos);
 }
 

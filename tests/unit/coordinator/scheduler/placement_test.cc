@@ -1,4 +1,4 @@
-// Tests placement by a table of cases, and how much work a worker may hold.
+// Tests where shards are placed, with a table of cases, and how many closures a worker may hold.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -102,11 +102,10 @@ TEST_CASE(
     std::uint32_t workers, want;
   };
   for (const Row& row :
-       std::vector<Row>{{0, 1000, 2, 2},    // no duration is measured yet
-                        {1.0, 1000, 2, 5},  // five seconds of closures that take one second
-                        {100, 1000, 2, 2},  // closures are slow, so one runs and one is queued
-                        // Near the barrier, each worker gets a smaller and smaller part of the
-                        // remaining closures.
+       std::vector<Row>{{0, 1000, 2, 2},    // no closure has been timed yet
+                        {1.0, 1000, 2, 5},  // closures of one second for an absence of five seconds
+                        {100, 1000, 2, 2},  // long closures, so one runs and one is queued
+                        // The fewer closures remain before the barrier, the fewer each worker gets.
                         {0.001, 100000, 2, 64},
                         {0.001, 40, 2, 11},
                         {0.001, 0, 2, 2}}) {

@@ -1,5 +1,5 @@
-// Tests how workers are divided among jobs, by a table of cases, and how many closures the jobs
-// complete over time.
+// Tests how workers are divided among jobs. The tests use a table of cases, and count the closures
+// that the jobs complete over time.
 #include <catch2/catch.hpp>
 
 #include "coordinator/scheduler/shares.h"
@@ -11,8 +11,8 @@ namespace {
 constexpr std::uint32_t kMany = 1000;
 using Targets = std::vector<std::uint32_t>;
 
-// Returns how many closures each job has completed after `turns` turns. In each turn every worker
-// ends one closure.
+// Returns the number of closures that each job completes in `turns` turns. In each turn every
+// worker ends one closure, and then the workers are divided anew.
 std::vector<double> Closures(std::uint32_t workers, std::vector<JobDemand> jobs, int turns) {
   std::vector<double> closures(jobs.size(), 0);
   for (int turn = 0; turn < turns; ++turn) {
@@ -44,11 +44,11 @@ TEST_CASE(
       {8, {{3, kMany}, {1, kMany}}, {6, 2}},
       {2, {{3, kMany}, {1, kMany}}, {1, 1}},  // each job gets one worker
       {10, {{100, kMany}, {1, kMany}, {1, kMany}}, {8, 1, 1}},
-      {8, {{1, kMany}, {1, 2}}, {6, 2}},  // workers that one job cannot use are given to the other
-      {8, {{1, kMany}, {1, 0}}, {8, 0}},  // the second job waits at its barrier
-      {8, {{1, 3}, {1, 2}}, {3, 2}},      // no job can use the remaining workers
+      {8, {{1, kMany}, {1, 2}}, {6, 2}},  // one job can use only two workers
+      {8, {{1, kMany}, {1, 0}}, {8, 0}},  // the second job waits at its barrier and can use none
+      {8, {{1, 3}, {1, 2}}, {3, 2}},      // three workers are of no use to either job
       {3, {{1, kMany}, {1, kMany}}, {2, 1}},
-      // the third worker stays with the job that has it
+      // With equal shares, the third worker stays with the job that has it.
       {3, {{1, kMany, 1}, {1, kMany, 2}}, {1, 2}},
       {1, {{1, kMany}, {1, kMany, 1}}, {0, 1}},
       {0, {{1, kMany}, {1, kMany}}, {0, 0}},
@@ -61,7 +61,7 @@ TEST_CASE(
     INFO("row " << i);
     CHECK(WorkerTargets(rows[i].workers, rows[i].jobs, false) == rows[i].want);
   }
-  // With the last argument `true` the turn of the present division is over.
+  // The last argument says that the turn of the present division is over, so workers may move.
   CHECK(WorkerTargets(3, {{1, kMany, 1, 5}, {1, kMany, 2, 10}}, true) == Targets{2, 1});
   CHECK(WorkerTargets(1, {{5, kMany, 0, 0}, {1, 1, 1, 9, true}}, true) == Targets{0, 1});
 }
