@@ -1,5 +1,5 @@
-// Tests line 23, in which order closures are granted, and line 26, which attempts of a worker are
-// adopted.
+// Tests the order in which closures are granted (LEDGER line 23), and which attempts of a
+// registering worker are adopted (line 26).
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ constexpr std::uint64_t kClosures = 10;
 constexpr std::uint32_t kShards = 3;
 const TaskId kWorker(1), kOther(2);
 
-// The table and the durable state that it needs, as in a ClosureBook.
+// The attempt table, with the durable state that a ClosureBook keeps for it.
 struct Fixture {
   explicit Fixture(std::uint64_t closures = kClosures, std::uint32_t open_max = 100)
       : state(Empty()), table(closures, open_max, state) {}
@@ -35,7 +35,7 @@ struct Fixture {
     table.Begin(*granted, worker);
     return granted;
   }
-  // Grants a closure and returns its number.
+  // Grants the next closure to `worker` and returns the number of the closure.
   std::uint64_t Next(TaskId worker = kWorker, bool grants_new = true,
                      const AttemptTable::Filter& may = {}) {
     const auto granted = Grant(worker, grants_new, may);
@@ -141,7 +141,7 @@ TEST_CASE("a released closure is granted again unless it has ended") {
   Fixture f;
   for (std::uint64_t c = 0; c < 4; ++c) CHECK(f.Next(c < 2 ? kWorker : kOther) == c);
   Record record;
-  // for example because a repair of it succeeded without an attempt of its own
+  // Closure 0 may succeed without its attempt, for example because a repair of it succeeded.
   record.succeeded_add.Add(0);
   f.Commit(record);
   CHECK(f.table.ReleaseWorker(kWorker, f.state) == std::vector{ClosureId(0), ClosureId(1)});
@@ -171,9 +171,9 @@ TEST_CASE("an attempt of a registered worker is adopted unless a higher one is c
   CHECK(f.table.Adopt(ClosureId(7), {{1, 8}, kOther, false, {ShardId(0)}}));
   CHECK(f.table.with_all_targets() == 2);
   CHECK(f.Next() == 1);
-  CHECK(f.Next() == 3);  // an attempt of closure 2 runs
-  // A closure that waits to be granted again is not granted after another worker's attempt was
-  // adopted.
+  CHECK(f.Next() == 3);  // not 2, because the adopted attempt of closure 2 runs
+  // Closure 1 waits to be granted again. When another worker's attempt of it is adopted, it must no
+  // longer wait.
   f.table.Release(f.Find(1), f.state);
   CHECK(f.table.Adopt(ClosureId(1), {{1, 9}, kOther, true, {}}));
   CHECK(f.Next(kWorker, false) == kNone);
@@ -184,7 +184,7 @@ TEST_CASE("a new life knows no attempt, and the limit of new closures stays") {
   f.Lack(0, {0});
   f.table.SetNewLimit(2);
   CHECK(f.Next() == 0);
-  CHECK(f.Next() == 1);  // closure 0 is running for its repair
+  CHECK(f.Next() == 1);  // not 0, because closure 0 is being repaired
   f.table.BeginLife();
   CHECK(f.table.current().empty());
   CHECK(f.table.next_new() == 0);

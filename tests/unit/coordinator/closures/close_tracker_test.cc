@@ -1,5 +1,5 @@
-// Tests line 24, which closures each Close names, and line 20, when every owner is known to refuse
-// a closure.
+// Tests which closures each Close names (LEDGER line 24), and when every owner is known to refuse a
+// closure (line 20).
 #include <catch2/catch.hpp>
 
 #include "coordinator/closures/close_tracker.h"
@@ -9,7 +9,7 @@ namespace {
 
 const TaskId kSession(20), kLater(21);
 
-// Server "a" has two shards. Closures end by `succeed` and `cancel`.
+// Server "a" owns two shards. The functions Succeed and Cancel end a closure.
 struct Fixture {
   Fixture() {
     book.BeginLife(Term(1));
@@ -43,7 +43,7 @@ struct Fixture {
 
 TEST_CASE("the first Close of a session is whole, and later ones hold what was added") {
   Fixture f;
-  CHECK(f.Make().empty());  // no closure has ended
+  CHECK(f.Make().empty());  // no closure has ended, so no Close is needed
   f.Succeed(0);
   f.Cancel(1);
   const auto first = f.Make();
@@ -56,7 +56,7 @@ TEST_CASE("the first Close of a session is whole, and later ones hold what was a
     CHECK(order.epoch == f.book.state().map[order.shard.value()].epoch);
   }
   f.Succeed(2);
-  CHECK(f.Make().empty());  // a Close is in flight for each shard
+  CHECK(f.Make().empty());  // a Close is already in flight for each shard
   f.Answer(0, true);
   const auto second = f.Make();
   REQUIRE(second.size() == 1);
@@ -79,7 +79,7 @@ TEST_CASE("after an ignored Close, and in another session, the next one is whole
   CHECK(f.Make(kLater).size() == 2);
   f.tracker.EndSession(kLater);
   CHECK(f.Make(kLater).size() == 2);
-  CHECK(f.Make().empty());  // the tracker still knows the other session
+  CHECK(f.Make().empty());  // the first session has no other Close to get
 }
 
 TEST_CASE("a shard with a new epoch gets a whole Close without the closures that it lacks") {
@@ -95,7 +95,7 @@ TEST_CASE("a shard with a new epoch gets a whole Close without the closures that
   REQUIRE(orders.size() == 1);
   CHECK(orders[0].whole);
   CHECK(orders[0].done == IntervalSet{0});
-  // An answer about the former epoch is ignored.
+  // An answer about a former epoch of the shard is ignored.
   f.tracker.OnClosed(kSession, ShardId(0), former, true, f.book.state());
   f.Succeed(2);
   CHECK(f.Make().empty());

@@ -1,5 +1,5 @@
-// Tests changes of the durable state that depend on this state alone. Each test also replays the
-// records, which must give the same state.
+// Tests the changes of the durable state that follow from this state alone. Each test also replays
+// the records of the changes, which must give the same state.
 #include <catch2/catch.hpp>
 
 #include "coordinator/closures/durable_book.h"
@@ -54,7 +54,7 @@ TEST_CASE("versions, epochs and attempts of a life share one sequence, which the
   const auto moved = books.Keep(book.Move(ShardId(0), placed.epoch, "b")).assigns.at(0);
   CHECK(moved.epoch == ShardEpoch{1, 5});
   CHECK(moved.version == MapVersion{1, 6});
-  CHECK(moved.start == placed.start);  // a move loses no update
+  CHECK(moved.start == placed.start);  // after a move no update is missing
   CHECK(book.newest_start() == placed.start);
   books.Keep(book.BeginLife(Term(3)));
   CHECK(book.state().version == MapVersion{3, 1});
@@ -84,10 +84,12 @@ TEST_CASE(
   file.done = IntervalSet::Range(0, 2);
   file.refused = {3, 8, 99};
   const auto change = books.Keep(book.RollbackTo(ShardId(0), "b", &file));
-  // Closure 3 has succeeded, but the file refuses it. It cannot be repaired at this shard.
+  // Closure 3 has succeeded, but the snapshot's ledger refuses it. Closure 3 is therefore lost at
+  // this shard, and is not repaired.
   CHECK(book.state().todo[0] == IntervalSet{2, 4});
   CHECK(book.state().lost[0] == IntervalSet{3, 5});
-  // Closure 8 has not ended, so it becomes dead. Closure 99 is outside the plan.
+  // Closure 8 has not ended, and the snapshot's ledger refuses it, so it becomes dead. Closure 99
+  // is outside the plan.
   CHECK(change.record.dead_add == IntervalSet{8});
   CHECK(change.assigns.at(0).refused == IntervalSet{3, 5, 8});
   CHECK(change.map_changed);
@@ -121,7 +123,7 @@ TEST_CASE("a server that registers keeps its shards, drops others, and gets back
   const auto held = books.Place(0, "a"), missing = books.Place(1, "a"), other = books.Place(2, "b");
   const std::vector<DurableBook::HeldShard> hello = {
       {held.shard, held.epoch, held.start, {}, {4}},
-      {missing.shard, ShardEpoch{1, 1}, {}, {}, {}},  // an older epoch
+      {missing.shard, ShardEpoch{1, 1}, {}, {}, {}},  // the server holds an older epoch
       {other.shard, other.epoch, other.start, {}, {}},
       {ShardId(7), {}, {}, {}, {}}};
   SECTION("and the missing shard is rolled back on it") {
@@ -132,7 +134,8 @@ TEST_CASE("a server that registers keeps its shards, drops others, and gets back
     CHECK(registered.change.assigns[0].shard == missing.shard);
     CHECK(registered.change.drops.size() == 3);
     CHECK(book.state().map[0].epoch == held.epoch);
-    // The journal has forgotten why the shard refuses closure 4, so the closure becomes dead.
+    // The shard refuses closure 4, and the journal no longer knows why. Closure 4 therefore becomes
+    // dead.
     CHECK(book.state().dead == IntervalSet{4});
   }
   SECTION("or the missing shard is only named") {

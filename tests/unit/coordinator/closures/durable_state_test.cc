@@ -1,5 +1,5 @@
-// Tests the records of the durable state: the change that each record makes, and records of several
-// changes, which must have the same effect as the changes one after another.
+// Tests the records of the durable state. Each record must make its change, and a record of several
+// changes must have the same effect as these changes one after another.
 #include <catch2/catch.hpp>
 
 #include <random>

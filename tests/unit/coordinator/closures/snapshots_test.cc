@@ -1,5 +1,5 @@
-// Lines 21, 27, 28: tests to which durable file a shard is rolled back, and which closures the
-// shard then lacks.
+// Tests to which snapshot a shard is rolled back, and which closures the shard then lacks (LEDGER
+// lines 21, 27 and 28).
 #include <catch2/catch.hpp>
 
 #include "coordinator/closures/closure_book.h"
@@ -18,7 +18,7 @@ Snapshot File(const std::string& name, IntervalSet done, IntervalSet refused = {
   return snapshot;
 }
 
-// Returns a snapshot that the shard's present owner made.
+// Returns a snapshot of shard `p` at the epoch of the shard's present owner.
 Snapshot Of(const ClosureBook& book, std::uint32_t p, const std::string& name, IntervalSet done) {
   Snapshot snapshot = File(name, std::move(done));
   snapshot.epoch = book.durable().map[p].epoch;
@@ -36,7 +36,7 @@ ClosureBook NewBook(std::uint32_t shards, DurableState state = {}) {
   return book;
 }
 
-// One worker takes the next closure and ends it.
+// Grants the next closure to a worker and lets it succeed.
 void RunOne(ClosureBook* book) {
   const auto granted = book->NextGrant(TaskId(1));
   REQUIRE(granted);
@@ -125,8 +125,7 @@ TEST_CASE(
   };
   CHECK(registers(before_move, source, "a", 0).assigns.empty());
   CHECK(registers(before_move, source, "a", 2).assigns.empty());
-  for (const std::uint64_t former :
-       {1, 3}) {  // term 3 is that of no known life, and must not be trusted either
+  for (const std::uint64_t former : {1, 3}) {  // term 3 belongs to no life that the journal knows
     const auto change = registers(before_move, source, "a", former);
     REQUIRE(change.assigns.size() == 1);
     CHECK(change.assigns[0].start > source.start);
@@ -134,7 +133,7 @@ TEST_CASE(
     REQUIRE(change.drops.size() == 1);
     CHECK(change.drops[0].second == source.epoch);
   }
-  // It must not be adopted either if the journal has forgotten the Assign of this epoch, too.
+  // The stopped shard must not be adopted if the journal has also lost the Assign of its epoch.
   DurableState torn = before_move;
   torn.map[0].server = "b";
   torn.map[0].epoch = ShardEpoch{1, 0};
@@ -162,8 +161,10 @@ TEST_CASE(
   REQUIRE(adopted.former.size() == 1);
   CHECK(adopted.former[0].first == "a");
   CHECK(adopted.former[0].second.second == torn.map[0].epoch);
-  CHECK(registers(2, true).drops.size() == 1);  // nobody knows yet which closures its file refuses
-  // A life in between may have sent workers to the former owner, so that owner must drop its shard.
+  // The refused closures in its file are not known yet.
+  CHECK(registers(2, true).drops.size() == 1);
+  // In a life between, the former owner may have received pushes, so the former owner must drop its
+  // shard.
   CHECK(registers(3, false).drops.size() == 1);
 }
 

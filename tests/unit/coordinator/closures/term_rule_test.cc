@@ -1,4 +1,4 @@
-// Tests line 18 as a table, and the barrier of line 29.
+// Tests the rule for terms (LEDGER line 18) with a table of cases, and the barrier (line 29).
 #include <catch2/catch.hpp>
 
 #include "coordinator/closures/closure_book.h"
@@ -22,7 +22,7 @@ TEST_CASE(
   CHECK_FALSE(BeginAnewWith(ours, 77, journal, {5, 77, 5}).has_value());
   CHECK(BeginAnewWith(ours, 77, journal, {5, 78, 0}) == Term{6});
   CHECK(BeginAnewWith(ours, 77, journal, {9, 78, 0}) == Term{10});
-  // The shard that the task holds shows that a coordinator has used this term.
+  // The epoch of a shard that the task holds shows that a coordinator has used the term 7.
   CHECK(BeginAnewWith(ours, 77, journal, {4, 12, 7}) == Term{8});
   CHECK(BeginAnewWith(ours, 77, Term{11}, {9, 78, 0}) == Term{12});
 }
@@ -32,7 +32,7 @@ TEST_CASE(
     "closure above it does not count instead") {
   ClosureBook book({4, 1, 8}, {});
   book.BeginLife(Term{1});
-  CHECK_FALSE(book.BarrierReached(0));  // the window is open
+  CHECK_FALSE(book.BarrierReached(0));  // the start-up window is open
   book.CloseWindow();
   book.SetNewLimit(2);
   const MapVersion placed = book.Rollback(ShardId(0), "a").assigns.at(0).start;
@@ -45,8 +45,8 @@ TEST_CASE(
   done(*first, placed);
   book.ReleaseAttempt(second->closure, second->attempt);
   book.Cancel(ClosureId(3));
-  // Two closures have ended and none runs. But one of them is above the barrier, and closure 1 has
-  // not ended.
+  // Two closures have ended and no closure runs. The barrier is still not reached, because one of
+  // the two is above the barrier, and closure 1 has not ended.
   CHECK_FALSE(book.BarrierReached(2));
   const auto again = book.NextGrant(TaskId(1));
   CHECK_FALSE(book.BarrierReached(2));

@@ -1,6 +1,7 @@
-// Runs testdata/*.txt against the closure book. A line is a command, and the lines after it that
-// begin with "> " are its complete output. The test acts as the journal: it keeps every record, and
-// after every command a replay of the records must give the book's state.
+// Runs the scripts testdata/*.txt against the closure book. A line is a command. The lines after it
+// that begin with "> " are the complete output of this command. The test plays the part of the
+// journal: it keeps every record, and after every command a replay of the records must give the
+// book's state.
 //
 // The commands are:
 //
@@ -69,7 +70,7 @@ std::string Text(const std::set<ShardId>& shards) {
 
 class Transcript {
  public:
-  // Runs the command `line`, and returns its output as lines.
+  // Runs the command `line`. Returns the lines of its output.
   std::vector<std::string> Run(const std::string& line) {
     words_ = absl::StrSplit(line, ' ', absl::SkipEmpty());
     out_.clear();

@@ -9,8 +9,8 @@ namespace {
 
 using Verdict = UpdateAccount::Verdict;
 
-// Each of two epochs has 10 closures of 4 updates and one closure of 2. Together these are 84
-// updates in 22 closures.
+// Returns a plan of two epochs. An epoch has 10 closures of 4 updates and one closure of 2, so the
+// plan has 84 updates in 22 closures.
 plan::Plan TwoEpochs() {
   plan::PlanSpec spec;
   spec.train_examples = 420;
@@ -34,8 +34,8 @@ UpdateAccount::Finding Compare(const UpdateAccount& account, const Ends& ends,
   return account.Compare(TwoEpochs(), {ends.succeeded, ends.dead, ends.resumed, ends.lost}, shards);
 }
 
-// Counts the closures of the plan, beginning with `from`. Each closure has one update that does not
-// touch slot 0.
+// Counts the reports of all closures of the plan from closure `from` on. In each closure one update
+// does not touch slot 0.
 UpdateAccount Counted(std::uint64_t from = 0) {
   UpdateAccount account;
   for (std::uint64_t c = from; c < 22; ++c)
@@ -67,8 +67,8 @@ TEST_CASE(
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(63)}).verdict == Verdict::kDifferent);
   CHECK(Compare(Counted(), {}, {Dense(0), Slot(0)})
             .difference.ends_with("found=0; 1 more shard differs"));
-  // The difference of a dense shard is reported first, because it follows from the plan. For a slot
-  // there are only the workers' reports.
+  // If several shards differ, a dense shard is reported first, because its expected count follows
+  // from the plan. The count of a slot follows only from the workers' reports.
   CHECK(
       Compare(Counted(), {}, {Slot(0), Dense(1)}).difference.starts_with("shard 0 (dense/kernel)"));
 }
@@ -76,11 +76,11 @@ TEST_CASE(
 TEST_CASE("updates that were lost with a server may be missing, up to their counted number") {
   Ends ends;
   ends.lost[0].Add(3);
-  ends.lost[0].Add(10);  // the short closure
+  ends.lost[0].Add(10);  // closure 10 has only 2 updates
   CHECK(Compare(Counted(), ends, {Dense(84)}).verdict == Verdict::kWithin);
   CHECK(Compare(Counted(), ends, {Dense(78)}).verdict == Verdict::kWithin);
   CHECK(Compare(Counted(), ends, {Dense(77)}).verdict == Verdict::kDifferent);
-  // The slot has lost nothing, so a missing update there is a difference.
+  // The slot has lost no closure, so a missing update in the slot is a difference.
   CHECK(Compare(Counted(), ends, {Dense(84), Slot(61)}).verdict == Verdict::kDifferent);
 }
 

@@ -44,7 +44,7 @@ nlohmann::json Embedded(const std::string& page) {
 TEST_CASE("the report contains the curves, the epochs and the events") {
   const std::string page = RenderReport(Example());
   const nlohmann::json data = Embedded(page);
-  // Values that are not numbers are left out.
+  // The curve leaves out losses that are not numbers.
   CHECK(data["loss_by_step"] == nlohmann::json({{0.0, 2.5}, {2.0, 1.25}}));
   CHECK(data["rate_by_time"].size() == 2);
   CHECK(data["metrics_by_epoch"] ==

@@ -1,4 +1,4 @@
-// Tests the layers in model.json.
+// Tests the description of the model's layers in model.json.
 #include "coordinator/runs/model_files.h"
 
 #include <algorithm>

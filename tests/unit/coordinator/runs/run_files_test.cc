@@ -1,5 +1,5 @@
-// Tests the files of a run: they are received in parts, read back, listed and read, with damage,
-// wrong orders, names and sizes.
+// Tests the files of a run: how they are received in parts, read back, listed and read. The cases
+// include damage, wrong orders, wrong names and wrong sizes.
 #include "coordinator/runs/run_files.h"
 
 #include <catch2/catch.hpp>
@@ -57,14 +57,14 @@ TEST_CASE("a received file appears under its name after its last part, if the di
     CHECK(*receiver.Take(Chunk(name, kWhole, 0, 10)) == 10);
     CHECK_FALSE(fs::Exists(folder / name));
     CHECK(*receiver.Take(Chunk(name, kWhole, 10, 10)) == 20);
-    // A worker that has lost its session sends the file again from the start.
+    // A worker that has lost its session sends the file once more from its first byte.
     CHECK(*receiver.Take(Chunk(name, kWhole, 0, 30)) == 30);
     CHECK_FALSE(fs::Exists(folder / name));
     CHECK(*receiver.Take(Chunk(name, kWhole, 30, 30)) == kWhole.size());
     CHECK(*fs::ReadFile(folder / name, 1000) == kWhole);
   }
   CHECK(FilesIn(folder.path()) == 2);
-  // A file that an earlier attempt has left is overwritten.
+  // A file that an earlier attempt has left is replaced.
   CHECK(*receiver.Take(Chunk("weights.npz", "x", 0, 1)) == 1);
   CHECK(*fs::ReadFile(folder / "weights.npz", 1000) == "x");
 }
@@ -80,7 +80,7 @@ TEST_CASE("a part that is damaged, out of order or under another name leaves no 
   for (const std::string name :
        {"../weights.npz", "/etc/passwd", "result.json", "weights.npz/", "", "model/../weights.npz"})
     refused(Chunk(name, kWhole, 0, 10), absl::StatusCode::kInvalidArgument);
-  // The first chunk of the file is missing.
+  // A chunk that is not at the start of the file needs the chunks before it.
   refused(Chunk("weights.npz", kWhole, 10, 10), absl::StatusCode::kInvalidArgument);
 
   v1::RunFileChunk flipped = Chunk("weights.npz", kWhole, 0, 10);
@@ -88,7 +88,7 @@ TEST_CASE("a part that is damaged, out of order or under another name leaves no 
   refused(flipped, absl::StatusCode::kDataLoss);
 
   REQUIRE(receiver.Take(Chunk("weights.npz", kWhole, 0, 10)).ok());
-  // there is a gap before this chunk
+  // The bytes between this chunk and the former one are missing.
   refused(Chunk("weights.npz", kWhole, 20, 10), absl::StatusCode::kInvalidArgument);
   REQUIRE(receiver.Take(Chunk("weights.npz", kWhole, 0, 10)).ok());
   refused(Chunk("weights.safetensors", kWhole, 10, 10), absl::StatusCode::kInvalidArgument);
@@ -102,7 +102,7 @@ TEST_CASE("a part that is damaged, out of order or under another name leaves no 
   v1::RunFileChunk other = Chunk("weights.npz", kWhole, 10, 100);
   other.set_sha256(Sha256Of("something else"));
   refused(other, absl::StatusCode::kDataLoss);
-  // After these errors the file can still be received.
+  // After these errors the receiver must still accept the whole file.
   REQUIRE(receiver.Take(Chunk("weights.npz", kWhole, 0, 100)).ok());
   CHECK(FilesIn(folder.path()) == 1);
 }
@@ -115,12 +115,12 @@ TEST_CASE("a receiver that ends in mid-file or is out of space leaves no file an
     CHECK(FilesIn(folder.path()) == 1);
   }
   CHECK(FilesIn(folder.path()) == 0);
-  // /dev/full is like a disk without space. The link has the hidden name that the receiver would
-  // open.
+  // A write to /dev/full fails, as on a disk without space. The link has the name of the hidden
+  // file that the receiver opens.
   if (!fs::Exists("/dev/full")) return;
   std::filesystem::create_symlink("/dev/full", folder / ".weights.npz.receiving");
   RunFileReceiver receiver(folder.path());
-  CHECK_FALSE(receiver.Take(Chunk("weights.npz", kWhole, 0, 10)).ok());  // a link is not followed
+  CHECK_FALSE(receiver.Take(Chunk("weights.npz", kWhole, 0, 10)).ok());  // no link is followed
 }
 
 TEST_CASE("files are read in bounded parts, and an absent, shorter or changed file is named") {
@@ -156,7 +156,8 @@ TEST_CASE(
   std::ofstream(folder / "result.json") << kWhole;
   std::ofstream(folder / "weights.npz") << kWhole;
   std::ofstream(folder / "secret.txt") << kWhole;
-  std::filesystem::create_directory(folder / "report.html");  // this name is a folder, not a file
+  // A folder with the name of a file of a run.
+  std::filesystem::create_directory(folder / "report.html");
   v1::RunFileInfo known = Info("weights.npz", kWhole);
   known.set_sha256(std::string(32, 'k'));
   RunFileListing listing(folder.path(), {known}, 16);
@@ -166,7 +167,7 @@ TEST_CASE(
   CHECK(listing.files()[0].name() == "result.json");
   CHECK(listing.files()[0].bytes() == kWhole.size());
   CHECK(listing.files()[0].sha256() == Sha256Of(kWhole));
-  CHECK(listing.files()[1].sha256() == known.sha256());  // the file was not read again
+  CHECK(listing.files()[1].sha256() == known.sha256());  // this file was not read
 
   CHECK(*ReadRunFilePart(folder.path(), "result.json", 0, 10) == kWhole.substr(0, 10));
   CHECK(*ReadRunFilePart(folder.path(), "result.json", 30, 100) == kWhole.substr(30));

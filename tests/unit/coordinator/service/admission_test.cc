@@ -1,5 +1,6 @@
-// Tests when a Hello is handled: the start-up window and the term (LEDGER line 18), and jobs that
-// the journal has lost (line 18a).
+// Tests when the coordinator handles a Hello. The Hello may have to wait for the end of the
+// start-up window, may show a higher term (LEDGER line 18), or may name jobs that the journal has
+// lost (line 18a).
 #include "coordinator/service/admission.h"
 
 #include "service_stage.h"
@@ -9,7 +10,7 @@ using namespace evergrad::coordinator;
 
 namespace {
 
-// A life of the coordinator whose start-up window is open.
+// A coordinator that has just begun a life, so that its start-up window is open.
 struct Starting : ServiceStage {
   Starting() {
     life = Life{.id = 9};
@@ -74,7 +75,7 @@ TEST_CASE("a task that reports a later life makes all tasks register again under
   CHECK(registered->rejected().kind() == "not_active");
   CHECK(stage.life.term.value() > 5);
   CHECK(stage.life.window_open);
-  CHECK_FALSE(session.registered());  // a worker must wait until the window closes
+  CHECK_FALSE(session.registered());  // a worker is registered only after the window
   CHECK(stage.sessions.deferred().size() == 1);
 }
 

@@ -1,5 +1,5 @@
-// The in-process transport with certificates: each session and each unary call has the certificate
-// of the task that the test has set.
+// The in-process transport, as if it used TLS certificates. Each session and each unary call has
+// the certificate of the task that the test has set.
 #pragma once
 
 #include <memory>
@@ -32,8 +32,8 @@ class CertifiedTransport final : public transport::Transport {
       const transport::Address& address, const transport::ChannelOptions& options) override {
     return inner_->Dial(address, options);
   }
-  // Sets the task of the certificate, in the form that a certificate names it: "worker/0" or
-  // "user". "" means no certificate, as without TLS.
+  // Sets the task that the certificates of sessions name, such as "worker/0" or "user". With "" the
+  // sessions have no certificate, as without TLS.
   void Certify(const std::string& task) {
     MutexLock lock(&mu_);
     sessions_ = task;

@@ -1,4 +1,5 @@
-// Compares the table of Control RPCs with api.proto, and tests which roles may call each method.
+// Compares the table of the RPCs of the service Control with api.proto, and tests which roles may
+// call each RPC.
 #include "coordinator/service/control_calls.h"
 
 #include <catch2/catch.hpp>
@@ -23,7 +24,7 @@ std::string NameOf(const ControlCall& call) {
   return call.method.substr(call.method.rfind('/') + 1);
 }
 
-// Returns a line for each method, with its name and each role that may call it.
+// Returns a line for each RPC, with its name and the roles that may call it.
 std::string Matrix() {
   std::string text;
   for (const ControlCall& call : ControlCalls()) {
@@ -82,7 +83,7 @@ TEST_CASE("a request of a role that is not permitted is refused before its handl
     for (const char* role : kRoles) {
       CAPTURE(role);
       certificates.CertifyCalls(role);
-      // A handler would refuse these bytes as malformed.
+      // If the role may call the RPC, its handler refuses these bytes as malformed.
       const absl::Status status =
           transport::UnaryAndWait(*c.channel, call.method, "\xff\xff\xff", std::chrono::seconds(15))
               .status();
@@ -99,7 +100,7 @@ TEST_CASE("each permitted role may call a method, and a method without roles has
   CHECK(absl::IsPermissionDenied(CheckCaller(call, server)));
   call.roles = {"user", "worker"};
   CHECK(absl::IsPermissionDenied(CheckCaller(call, server)));
-  CHECK(CheckCaller(call, transport::PeerInfo()).ok());  // without TLS no role is proved
+  CHECK(CheckCaller(call, transport::PeerInfo()).ok());  // no certificate proves a role without TLS
   call.roles = {"user", "ps_server"};
   CHECK(CheckCaller(call, server).ok());
 }

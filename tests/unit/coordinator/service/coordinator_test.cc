@@ -1,5 +1,5 @@
-// Tests the coordinator as its tasks and psctl see it: sessions, registrations and control calls
-// over the in-process transport.
+// Tests the coordinator from the outside, as its tasks and psctl see it: sessions, registrations
+// and control calls over the in-process transport.
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -40,7 +40,8 @@ TEST_CASE("a job runs to its end over real sessions and leaves its files") {
   REQUIRE(result.ok());
   CHECK(*result == status->result_json());
 
-  // The newest ended job must still show its digests, which are sums over its shards.
+  // The newest ended job must still show the digests of its variables. A digest is a sum over the
+  // shards of the variable.
   auto variables = c.Call<v1::ListVariablesResponse>(v1::ListVariablesRequest());
   REQUIRE(variables.ok());
   REQUIRE(variables->variables_size() == 1);
@@ -50,7 +51,7 @@ TEST_CASE("a job runs to its end over real sessions and leaves its files") {
   CHECK(variables->variables(0).servers_size() == 4);
 
   CHECK(variables->variables(0).variable_spec().optimizer().type() == "counting");
-  // One variable is requested by name. For an unknown name the error lists the existing names.
+  // A request may name one variable. For an unknown name the error lists the names that exist.
   v1::ListVariablesRequest one;
   one.set_variable(variables->variables(0).name());
   auto found = c.Call<v1::ListVariablesResponse>(one);
@@ -94,7 +95,7 @@ TEST_CASE("jobs queue and run one at a time, and a queued job can be cancelled")
   CHECK(c.WaitMetric("evergrad_coordinator_workers_wanted", "0"));
 }
 
-// Returns the answer of a worker to a grant that it cannot do.
+// Returns the answer of a worker that cannot do what the grant requires.
 v1::TaskMessage Cannot(const v1::Grant& grant) {
   v1::TaskMessage message;
   v1::Failed* failed = message.mutable_failed();
@@ -204,7 +205,7 @@ TEST_CASE(
     "replaces it") {
   Mutex mu;
   std::uint64_t picky = 0;
-  std::map<std::uint64_t, int> refused, done_by_lame;  // numbers of closures, by job
+  std::map<std::uint64_t, int> refused, done_by_lame;  // numbers of closures for each job
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
   c.AddServer("0", 1);
   const auto lame = [&](TestTask& task, const v1::CoordinatorMessage& m) {
@@ -243,7 +244,8 @@ TEST_CASE(
   REQUIRE(c.WaitState("picky", "RUNNING").ok());
   auto second = c.Submit(TestCluster::CountingYaml("easy"));
   REQUIRE(second.ok());
-  // The worker that cannot take part in the first job serves this one, while the first job runs.
+  // The worker that cannot take part in the first job serves the second one, while the first job
+  // runs.
   auto easy = c.WaitState("easy", "SUCCEEDED");
   REQUIRE(easy.ok());
   std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
@@ -305,9 +307,9 @@ TEST_CASE("a job whose only worker cannot take part exchanges it for a worker of
   for (int i = 0; i < 200 && !both_hold(); ++i)
     runtime::WaitableEvent().WaitFor(std::chrono::milliseconds(5));
   REQUIRE(both_hold());
-  // The newest worker is the first one that is moved.
+  // A second job begins. The newest worker is the first one to be moved to it.
   REQUIRE(c.Submit(TestCluster::CountingYaml("picky")).ok());
-  // the first job has not ended, so this one keeps its worker
+  // The first job has not ended, so it keeps the other worker.
   REQUIRE(c.WaitState("picky", "RUNNING").ok());
   std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
   {
@@ -381,14 +383,15 @@ TEST_CASE(
   for (const char* name : {"first", "second"})
     REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
   for (const char* name : {"first", "second"}) {
-    // Each job has its own worker, which describes the job and never ends its training.
+    // Each job gets its own worker. The worker describes the job and never finishes a training
+    // closure.
     c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, name, uid++),
           [](TestTask& task, const v1::CoordinatorMessage& m) {
             if (!m.has_grant() || m.grant().kind() != v1::TRAIN) TestCluster::Work(task, m);
           });
     REQUIRE(c.WaitState(name, "RUNNING").ok());
   }
-  // This server accepts no shard.
+  // This server never answers an order to receive a shard.
   TestTask& silent = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 4), never);
   REQUIRE(silent.Registered());
   v1::TaskMessage leaving;
@@ -404,7 +407,7 @@ TEST_CASE(
   for (const char* name : {"first", "second"}) {
     const auto status = c.WaitState(name, "RUNNING");
     REQUIRE(status.ok());
-    CHECK(server.Wait(stops(status->job_uid())));  // the moves of both jobs begin
+    CHECK(server.Wait(stops(status->job_uid())));  // the shards of both jobs begin to move
   }
   v1::CancelJobRequest cancel;
   cancel.set_job("first");
@@ -420,7 +423,7 @@ TEST_CASE(
 TEST_CASE(
     "jobs that are cancelled in the queue are forgotten too, however long the running job takes") {
   TestCluster c([](ControlOptions& o) { o.jobs_kept_max = 2; });
-  // There is no task yet, so the job waits.
+  // No task is connected, so the first job waits.
   REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());
   for (const char* name : {"a", "b", "c", "d"}) {
     REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
@@ -429,7 +432,7 @@ TEST_CASE(
     REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
     REQUIRE(c.WaitState(name, "CANCELLED").ok());
   }
-  // Jobs are forgotten in a later turn of the executor, so the next answers may still have them.
+  // Jobs are forgotten in a later turn of the executor, so the next answers may still list them.
   std::set<std::string> names;
   for (int i = 0; i < 400; ++i) {
     auto jobs = c.Call<v1::ListJobsResponse>(v1::ListJobsRequest());
@@ -479,7 +482,7 @@ TEST_CASE("a submission is refused with all reasons") {
   }
   CHECK(saved_in("a", "/saved/team").ok());
   CHECK(saved_in("b", "file:///saved").ok());
-  // this folder is in the job's runs folder
+  // This job stores its checkpoints in its runs folder, which is always allowed.
   CHECK(confined.Submit(TestCluster::CountingYaml("c")).ok());
 
   v1::GetJobRequest unknown;
@@ -528,7 +531,8 @@ TEST_CASE(
           row.state() == "leaving" && row.reason() == "announced that it leaves: preemption notice";
   }
   CHECK(listed);
-  // A reason in a Hello counts, too, because the notice may come while the session is interrupted.
+  // A notice may come while the session is interrupted. The Hello then states the reason, which
+  // counts like a notice in a message.
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 3);
   hello.set_leaving("SIGTERM");
   CHECK(c.Add(hello).Wait([](const v1::CoordinatorMessage& m) { return m.has_drained(); }));
@@ -665,7 +669,8 @@ TEST_CASE(
   CHECK_THAT(rejected->message(), Contains("pid 1 on h"));
   first.Cut();
   bool taken = false;
-  // This event is never set, so each wait is a pause. Meanwhile the first task's lease expires.
+  // This event is never set, so each wait only lets time pass. Meanwhile the lease of the first
+  // task expires.
   runtime::WaitableEvent pause;
   for (int i = 0; i < 500 && !taken; ++i) {
     pause.WaitFor(std::chrono::milliseconds(20));
@@ -726,7 +731,7 @@ TEST_CASE(
   CHECK(drop->drop().shard() == 3);
   CHECK(drop->drop().epoch().n() == 5);
   CHECK(s.Wait([](const v1::CoordinatorMessage& m) { return m.has_job_ended(); }));
-  // A Done of the forgotten job must be answered SUPERSEDED, too.
+  // A Done of the forgotten job must be answered with superseded.
   v1::TaskMessage done;
   done.mutable_done()->set_job_uid(7);
   done.mutable_done()->set_closure(12);
@@ -749,7 +754,7 @@ TEST_CASE("a task that has seen a later life makes the coordinator begin a life 
   auto registered = second.Registered();
   REQUIRE(registered);
   CHECK(registered->term() == 7);
-  auto rejected = first.Rejected();  // the process registers again by itself
+  auto rejected = first.Rejected();  // the process may register again without an exit
   REQUIRE(rejected);
   CHECK_FALSE(rejected->exit());
   auto again = c.AddWorker("0", 1).Registered();
@@ -765,7 +770,7 @@ TEST_CASE("a worker that dies in mid-job is replaced by the others, and its deat
   TestTask& victim = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "victim", 1),
                            [](TestTask& task, const v1::CoordinatorMessage& m) {
                              if (m.has_grant() && m.grant().kind() == v1::DESCRIBE)
-                               TestCluster::Work(task, m);  // after this it does nothing
+                               TestCluster::Work(task, m);  // afterwards this worker does nothing
                            });
   c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
@@ -826,8 +831,8 @@ TEST_CASE(
   auto second = c.Call<v1::ReadTaskLogsResponse>(request);
   REQUIRE(second.ok());
   CHECK(second->lines_size() == 0);
-  // A cursor in the middle of a millisecond returns the other line of that millisecond, and all
-  // newer lines.
+  // The cursor stands between the two lines of one millisecond. The answer has the second of these
+  // lines and all newer lines.
   (*request.mutable_cursors())["worker/0"] = 2000ull * 100'000 + 1;
   auto third = c.Call<v1::ReadTaskLogsResponse>(request);
   REQUIRE(third.ok());
@@ -883,7 +888,8 @@ TEST_CASE("a call that waits for a job is answered when the job changes") {
   REQUIRE(now.ok());
   request.set_seen_revision(now->job().revision() + 1000);
   request.set_wait_ms(50);
-  auto unchanged = c.Call<v1::GetJobResponse>(request);  // the wait must end
+  // The call must return, although nothing changes.
+  auto unchanged = c.Call<v1::GetJobResponse>(request);
   REQUIRE(unchanged.ok());
   request.set_seen_revision(unchanged->job().revision());
   request.set_wait_ms(9000);
@@ -904,11 +910,11 @@ TEST_CASE("a server that registers after a job's end still drops its shards of t
   c.AddWorker("0", 1);
   TestTask& server = c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
-  // the answer comes in the turn in which the job ends
+  // The status with this state is sent in the turn in which the job ends.
   auto status = c.WaitState("count", "SUCCEEDED");
   REQUIRE(status.ok());
-  // The server's session ended at that moment. The same process returns, and still holds shards of
-  // the ended job.
+  // The server's session ended in the same turn. The server's process returns, and still holds
+  // shards of the ended job.
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 2);
   for (std::uint32_t p = 0; p < 4; ++p) {
     v1::HeldShard* held = hello.add_shards();
@@ -950,7 +956,7 @@ TEST_CASE(
     "a restarted coordinator answers for an unknown job with the time since which it knows jobs") {
   TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(50); });
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
-  hello.set_highest_term(4);  // a term of a former coordinator
+  hello.set_highest_term(4);  // the term of a former coordinator
   hello.set_life_id(9);
   REQUIRE(c.Add(hello).Registered());
   v1::GetJobRequest request;
@@ -1013,7 +1019,7 @@ TEST_CASE(
   }
   {
     TestCluster c({}, &store);
-    REQUIRE(c.Submit(TestCluster::CountingYaml("lives")).ok());  // no worker serves it
+    REQUIRE(c.Submit(TestCluster::CountingYaml("lives")).ok());  // no worker runs this job
     REQUIRE(c.Submit(TestCluster::CountingYaml("queued")).ok());
   }
   const std::vector<JobUid> uids = *store.ListJobs();
@@ -1024,7 +1030,7 @@ TEST_CASE(
   for (const JobUid uid : uids) rewrite(uid, of_another_version);
   const StoredJob before = *store.LoadJob(uids[1]);
 
-  TestCluster other;  // this fixture provides the clock and the transport
+  TestCluster other;  // provides the clock and the transport
   const test::TempFolder folder;
   const auto start = [&] {
     Coordinator::Parts parts;
@@ -1054,7 +1060,7 @@ TEST_CASE(
   }
   CHECK(named == std::set<std::string>{"lives", "queued"});
 
-  // Under the former version these jobs have ended.
+  // The same jobs are now ended in the journal, as if the former version had ended them.
   for (std::size_t i = 1; i < 3; ++i) {
     rewrite(uids[i], [](v1::JobSnapshot& s) {
       s.set_state("CANCELLED");
@@ -1072,7 +1078,7 @@ TEST_CASE(
   REQUIRE(shown.ok());
   CHECK(shown->closures_succeeded() == 16);
   CHECK(c.Call<v1::ListVariablesResponse>(v1::ListVariablesRequest()).ok());
-  // The job must work.
+  // A new job must be able to run.
   c.AddWorker("0", 1);
   c.AddServer("0", 3);
   REQUIRE(c.Submit(TestCluster::CountingYaml("next")).ok());
@@ -1107,8 +1113,8 @@ TEST_CASE("a task that is gone is listed without its last report") {
 
 namespace {
 
-// A store that accepts commits at once. While it is held, nothing becomes durable. The test can
-// change its health.
+// A store that accepts commits at once. After Set(true) no commit becomes durable. The
+// test can also set the health of the store.
 class LateStore final : public StateStore {
  public:
   using StateStore::Commit;
@@ -1184,8 +1190,8 @@ TEST_CASE(
   request.set_yaml(TestCluster::CountingYaml("count"));
   c.channel->Unary(client::ControlMethod<v1::SubmitJobRequest>(), request.SerializeAsString(),
                    std::chrono::seconds(15), [&](absl::StatusOr<std::string>) { answered.Set(); });
-  // The job exists and is in the phase describing, and its grant waits for durability. Each of
-  // these calls takes a turn of the control executor after the turn of the grant.
+  // The job exists and is in the phase describing, and its grant waits until the commit is durable.
+  // Each of these calls runs on the control executor after the turn that made the grant.
   REQUIRE(
       c.WaitJob("count", [](const v1::JobStatus& s) { return s.phase() == "describing"; }).ok());
   for (int i = 0; i < 3; ++i) REQUIRE(c.Call<v1::ListJobsResponse>(v1::ListJobsRequest()).ok());
@@ -1278,8 +1284,7 @@ TEST_CASE(
         c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "f" + std::to_string(i), 100 + i), {},
               /*silent=*/true);
     REQUIRE(silent.Registered());
-    // This call takes a turn of the control executor after all turns that follow from the
-    // registration.
+    // This call runs on the control executor after all turns that the registration has caused.
     REQUIRE(c.Call<v1::ListJobsResponse>(v1::ListJobsRequest()).ok());
     CHECK_FALSE(silent.Has([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
     if (i > 0) silent.Cut();
@@ -1294,7 +1299,7 @@ TEST_CASE(
   REQUIRE(status.ok());
   for (const v1::Event& event : status->events()) CHECK_THAT(event.text(), !Contains("worker/f"));
   for (const v1::WorkerRow& row : status->workers()) CHECK_THAT(row.identity(), !Contains("f"));
-  // The first silent worker must get work of the next job, once it has sent a message.
+  // After its first message, the first silent worker must get work of the next job.
   TestTask& first = *c.tasks[1];
   first.Heartbeat();
   worker.Cut();
@@ -1331,7 +1336,7 @@ TEST_CASE(
              Contains("too many registrations, of all tasks together, in a short time"));
   CHECK_THAT(c.registry.PrometheusText(),
              Contains("evergrad_coordinator_registrations_recent_refused_total 1"));
-  // The same process may return at any time.
+  // A process that was registered before may register again at any time.
   honest.Cut();
   CHECK(c.AddWorker("honest", 1).Registered());
 }
@@ -1412,7 +1417,7 @@ TEST_CASE(
   TestTask& first = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1),
                           [](TestTask& task, const v1::CoordinatorMessage& m) {
                             if (m.has_grant() && m.grant().kind() == v1::DESCRIBE)
-                              TestCluster::Work(task, m);  // after this it does nothing
+                              TestCluster::Work(task, m);  // afterwards this worker does nothing
                           });
   REQUIRE(first.Registered());
   certificates.Certify("ps_server/0");

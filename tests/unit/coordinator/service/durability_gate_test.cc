@@ -37,7 +37,8 @@ TEST_CASE("a call runs at once if all commits are durable, or else after its com
   stage.store.accepted_now = 2;
   stage.gate.WhenDurable(stage.Say("c"));
   stage.store.durable_now = 1;
-  // The order must be kept: "d" needs only commit 2, which is durable, but it must wait behind "c".
+  // "d" waits only for commit 2, which is durable. It must still run after "c", which was added
+  // first.
   stage.gate.Release();
   CHECK(stage.ran == "ab");
   stage.store.durable_now = 2;
@@ -69,7 +70,7 @@ TEST_CASE("the messages in the gate are bounded in bytes") {
   stage.store.durable_now = 1;
   stage.gate.Release();
   CHECK(stage.gate.bytes() == 0);
-  CHECK(stage.gate.Admit(100, stage.Say("d")));  // it is sent at once, so it takes no capacity
+  CHECK(stage.gate.Admit(100, stage.Say("d")));  // nothing is waiting, so "d" runs at once
   CHECK(stage.gate.bytes() == 0);
   CHECK(stage.ran == "abd");
 }

@@ -1,4 +1,4 @@
-// Tests servers that no worker could reach.
+// Tests that a server is refused if no worker could reach its address.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/coordinator/service/task_fixture.h"
@@ -12,7 +12,7 @@ TEST_CASE(
   std::string peer, endpoint;
   TestCluster c([&](ControlOptions& o) {
     o.unreachable_endpoint = [&](const std::string& by,
-                                 // called on the control executor, before the answer is sent
+                                 // Called on the control executor before the Hello is answered.
                                  const std::string& at) {
       peer = by;
       endpoint = at;

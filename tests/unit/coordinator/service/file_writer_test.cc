@@ -1,5 +1,5 @@
-// Tests how the files of runs are written, with manual executors for both threads and a real
-// folder.
+// Tests how the coordinator writes the files of runs. Both threads are manual executors, and the
+// folder is a real one.
 #include "coordinator/service/file_writer.h"
 
 #include <catch2/catch.hpp>

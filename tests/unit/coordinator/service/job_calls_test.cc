@@ -1,4 +1,4 @@
-// Tests users' calls about jobs and closures that cannot be answered at once.
+// Tests calls about jobs and closures that users make and that cannot be answered at once.
 #include "coordinator/service/job_calls.h"
 
 #include "coordinator/service/closure_calls.h"

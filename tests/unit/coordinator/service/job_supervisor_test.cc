@@ -1,4 +1,4 @@
-// Tests that queued jobs begin, that they are told about the tasks, and that ended jobs are
+// Tests that queued jobs begin, that the tasks are introduced to them, and that ended jobs are
 // forgotten.
 #include "coordinator/service/job_supervisor.h"
 
@@ -59,7 +59,7 @@ TEST_CASE("the end of a job begins the next one, and the oldest ended job is for
   stage.End(*a);
   CHECK(c->started());
   CHECK(stage.metrics.ended.value() == 1);
-  CHECK(stage.jobs.Contains(JobUid(11)));  // the newest ended job is kept
+  CHECK(stage.jobs.Contains(JobUid(11)));  // the newest ended job is not forgotten
   stage.End(*b);
   CHECK_FALSE(stage.jobs.Contains(JobUid(11)));
   CHECK(stage.jobs.Contains(JobUid(12)));

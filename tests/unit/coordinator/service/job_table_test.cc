@@ -1,4 +1,4 @@
-// Tests the table of jobs, with real jobs on a host that does what they request at once.
+// Tests the table of jobs. The jobs are real, and their host does at once what they request.
 #include "coordinator/service/job_table.h"
 
 #include <catch2/catch.hpp>
@@ -11,7 +11,7 @@ using namespace evergrad::coordinator;
 
 namespace {
 
-// A host that writes files when the test says so, and sends nothing.
+// A job's host that writes files only when the test says so, and sends no message.
 class QuietHost final : public JobHost {
  public:
   MonoTime Now() const override { return clock.Now(); }
@@ -125,8 +125,8 @@ TEST_CASE("jobs begin in the order of the queue, with a limited number side by s
   CHECK(stage.table.Running(JobUid(3)) == nullptr);
   first->Start();
   stage.End(*first);
-  // Until its end has been processed, the job still takes one of the places, but it does not count
-  // as running.
+  // Until its end has been processed, the job still takes a place of a running job, but does not
+  // count as running.
   CHECK(stage.table.Running(JobUid(5)) == nullptr);
   CHECK(stage.table.Running() == std::vector<Job*>{second});
   CHECK(stage.table.full());
@@ -179,6 +179,6 @@ TEST_CASE("jobs of the journal are queued or running as before, even above the l
   CHECK_FALSE(stage.table.Restore(std::move(ended)));
   CHECK(stage.table.running() == 3);
   CHECK(stage.table.queued() == 1);
-  CHECK(stage.table.TakeNext() == nullptr);  // no job may begin, because running_max jobs run
+  CHECK(stage.table.TakeNext() == nullptr);  // as many jobs run as running_max allows
   CHECK(stage.table.by_submission().size() == 5);
 }

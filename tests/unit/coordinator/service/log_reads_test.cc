@@ -30,7 +30,7 @@ struct Reply final : transport::UnaryResponder {
   v1::ReadTaskLogsResponse lines;
 };
 
-// Keeps the requests that a task has received.
+// A session that keeps the requests that its task has received.
 struct Asked final : transport::MessageStream {
   absl::Status Send(std::string bytes) override {
     v1::CoordinatorBatch batch;
@@ -72,7 +72,7 @@ struct Cluster {
     sessions.Register(*sessions.Find(number), verdict.task, identity);
     return verdict.task;
   }
-  // Begins to read the log lines of these tasks, which do not include the coordinator itself.
+  // Begins to read log lines of these tasks, and not of the coordinator itself.
   std::shared_ptr<Reply> Begin(std::uint64_t number, v1::ReadTaskLogsRequest request,
                                const std::vector<std::string>& tasks) {
     for (const std::string& task : tasks) request.add_tasks(task);
@@ -105,8 +105,8 @@ TEST_CASE(
   CHECK(c.streams[a]->requests.front().request_id() == 7);
   c.reads.OnLines(a, Cluster::Lines(7, {10, 30}));
   CHECK_FALSE(answer->answered);
-  c.reads.OnLines(a, Cluster::Lines(7, {99}));  // the task has already ended its answer
-  c.reads.OnLines(b, Cluster::Lines(8, {99}));  // the answer to another read
+  c.reads.OnLines(a, Cluster::Lines(7, {99}));  // the task has already finished its answer
+  c.reads.OnLines(b, Cluster::Lines(8, {99}));  // an answer to another read
   c.reads.OnLines(b, Cluster::Lines(7, {20}));
   REQUIRE(answer->answered);
   CHECK(answer->Texts() == "worker/a:10 worker/b:20 worker/a:30 ");
@@ -122,7 +122,8 @@ TEST_CASE("a reader that follows with cursors loses and repeats no line") {
   *request.mutable_cursors() = first->lines.cursors();
   const auto second = c.Begin(2, request, {"worker/a"});
   CHECK(c.streams[a]->requests.back().since_wall_ms() == 20);
-  c.reads.OnLines(a, Cluster::Lines(2, {20, 20, 30}));  // one more line of the same millisecond
+  // Includes a new line of the same millisecond.
+  c.reads.OnLines(a, Cluster::Lines(2, {20, 20, 30}));
   REQUIRE(second->answered);
   CHECK(second->Texts() == "worker/a:20 worker/a:30 ");
 }

@@ -9,8 +9,8 @@ namespace {
 using Catch::Matchers::Contains;
 constexpr std::uint64_t kLost = 0xabc;
 
-// Returns the Hello of a server that holds one shard of `job`. The shard comes from life `term` of
-// a coordinator that kept a journal.
+// Returns the Hello of a server that holds one shard of `job`. The shard was assigned in the life
+// `term` of a coordinator that kept a journal.
 v1::Hello Holder(std::uint64_t job, std::uint64_t term, const std::string& identity = "0") {
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, identity, 100);
   hello.set_highest_term(term);
@@ -32,8 +32,8 @@ TEST_CASE(
     "a coordinator whose journal lost a job of a server ends before its first message, and the "
     "server keeps its shards") {
   MemoryStateStore store({.persistent = true});
-  // The term of the journal proves nothing, because an empty journal may have been begun several
-  // times since.
+  // The coordinator must not rely on the term in the journal. An empty journal may have been begun
+  // several times since the job was lost.
   const std::uint64_t journal_term = GENERATE(0, 9);
   if (journal_term > 0) REQUIRE(store.CommitTerm(Term(journal_term)).ok());
   TestCluster c(Windowed, &store);
@@ -107,7 +107,7 @@ TEST_CASE(
     "shards of an unknown job are dropped on an operator's word, or if no journal held the job") {
   MemoryStateStore store({.persistent = GENERATE(true, false)});
   const bool forget = GENERATE(true, false), journaled = GENERATE(true, false);
-  if (!forget && journaled) return;  // the other cases end here
+  if (!forget && journaled) return;  // the other tests cover the case in which the job is kept
   TestCluster c([&](ControlOptions& o) { o.forget_unknown_jobs = forget; }, &store);
   v1::Hello hello = Holder(kLost, 5);
   hello.set_journaled(journaled);

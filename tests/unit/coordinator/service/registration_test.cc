@@ -42,7 +42,7 @@ TEST_CASE("the former session of an identity ends before the new task is told") 
   CHECK(stage.reports.Find(old) == nullptr);
   CHECK(stage.reports.Find(task) != nullptr);
   CHECK(stage.metrics.registered.value() == 2);
-  // The same process opens a new session. Its old session must end, but the process must not.
+  // The process opens another session. The former session must end, but the process must not exit.
   const auto second = stage.stream;
   stage.Register(ServiceStage::HelloOf(v1::ROLE_WORKER, "a", 2));
   CHECK(second->rejected().kind() == "replaced");
@@ -70,7 +70,7 @@ TEST_CASE("a worker with a notice from a former session leaves, and awaits no sh
   const Session& session = stage.Register(hello);
   CHECK(stage.reports.Find(session.task)->leaving == "SIGTERM");
   CHECK(stage.membership.Find(session.task)->leaving);
-  CHECK_FALSE(stage.drains.Waits(session.task));  // a worker has no shards that could be moved
+  CHECK_FALSE(stage.drains.Waits(session.task));  // a worker has no shards to move
 }
 
 TEST_CASE("a server with a notice from a former session waits for Drained again") {

@@ -1,4 +1,4 @@
-// Tests that servers that leave are told when their shards have been moved.
+// Tests that a server that leaves gets the message Drained when its shards have been moved.
 #include "coordinator/service/server_drains.h"
 
 #include "service_stage.h"
@@ -14,7 +14,7 @@ v1::Drained Of(const Job& job, const std::string& cannot = "") {
   drained.set_cannot(cannot);
   return drained;
 }
-// Returns the reasons of the Drained messages that the task has received.
+// Returns the field `cannot` of each Drained message that the task has received.
 std::vector<std::string> Said(ServiceStage& stage, const TaskStream& stream) {
   stage.Run();
   std::vector<std::string> said;

@@ -1,5 +1,5 @@
-// The parts of the coordinator's service on manual executors, without a ControlPlane. Each test
-// calls the part that it tests, and reads the state of the others.
+// The parts of the coordinator's service on manual executors, without the class ControlPlane. Each
+// test calls the part that it tests, and reads the state of the other parts.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -23,7 +23,7 @@
 
 namespace evergrad::coordinator {
 
-// A session, as the task sees it.
+// The coordinator's end of a session. It keeps the messages that the task would receive.
 struct TaskStream final : transport::MessageStream {
   absl::Status Send(std::string bytes) override {
     v1::CoordinatorBatch batch;
@@ -32,7 +32,7 @@ struct TaskStream final : transport::MessageStream {
     return absl::OkStatus();
   }
   void Close() override { closed = true; }
-  // Returns the kinds of the messages as text, such as "registered job map".
+  // Returns the kinds of the messages to the task as text, such as "registered job map".
   std::string Kinds() const {
     std::string kinds;
     for (const v1::CoordinatorMessage& message : down) {
@@ -51,7 +51,7 @@ struct TaskStream final : transport::MessageStream {
   bool closed = false;
 };
 
-// A call, as its client sees it.
+// The coordinator's end of a call. It keeps the answer that the client would receive.
 struct CallReply final : transport::UnaryResponder {
   void Answer(absl::StatusOr<std::string> response) override {
     CHECK_FALSE(answered);
@@ -71,7 +71,7 @@ struct ServiceStage {
     life.term_known = true;
     life.window_open = false;
   }
-  // Tasks that were posted are run before the parts that they use are destroyed.
+  // Runs the tasks that were posted, before the parts that these tasks use are destroyed.
   ~ServiceStage() { Run(); }
 
   void Run() {
@@ -98,7 +98,7 @@ struct ServiceStage {
     if (role == v1::ROLE_PS_SERVER) hello.mutable_endpoint()->set_address("server:0");
     return hello;
   }
-  // Opens a session that has not sent anything yet.
+  // Opens a session that has sent no message yet.
   Session& Connect() {
     Session session;
     session.number = ++last_session;
@@ -108,7 +108,7 @@ struct ServiceStage {
     sessions.Open(std::move(session));
     return *sessions.Find(last_session);
   }
-  // Opens a session and registers a task in it.
+  // Opens a session, and registers a task with this Hello.
   Session& Register(const v1::Hello& hello) {
     Session& session = Connect();
     admission.OnHello(session, hello);
@@ -167,13 +167,13 @@ struct ServiceStage {
   SessionTable sessions{
       {&control, &logger, &gate, [](std::uint64_t) { FAIL("a session failed"); }, [] {}}};
   LogReads log_reads{{&sessions, &membership, &logger}, {10, std::chrono::seconds(5)}};
-  // Members that are constructed after this one are used only in calls.
+  // `parts` refers to members that are constructed later. They are used only when a part is called.
   const ServiceParts parts{&control,     &clock,    &logger, &store,      &options, &life,
                            &store_watch, &gate,     &files,  &membership, &reports, &sessions,
                            &jobs,        &division, &drains, &log_reads,  &metrics};
   const std::unique_ptr<JobHost> host =
       MakeJobHost(parts, &failpoints, file_system.get(), &supervisor);
-  int changes = 0, windows = 0, closed = 0;  // calls of on_change, on_window_closed and so on
+  int changes = 0, windows = 0, closed = 0;  // numbers of calls of the callbacks
   absl::Status end;                          // the argument of on_end
   JobTable jobs{options.jobs_running_max};
   ServerDrains drains{&jobs, &sessions};
@@ -185,7 +185,7 @@ struct ServiceStage {
   Admission admission{parts, &registrar, &ends, [this] { ++windows; },
                       [this](const absl::Status& why) { end = why; }};
   std::uint64_t last_session = 0;
-  std::shared_ptr<TaskStream> stream;  // the stream of the newest session
+  std::shared_ptr<TaskStream> stream;  // the coordinator's end of the newest session
 };
 
 }  // namespace evergrad::coordinator

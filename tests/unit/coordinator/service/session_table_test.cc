@@ -1,5 +1,5 @@
-// Tests the table of sessions and how messages are batched, with fake streams and a manual
-// executor.
+// Tests the table of sessions, and how the messages to a task are batched. The streams are fakes,
+// and the executor is manual.
 #include "coordinator/service/session_table.h"
 
 #include <catch2/catch.hpp>
@@ -15,7 +15,7 @@ using namespace evergrad::coordinator;
 
 namespace {
 
-// Keeps the messages that one task has received, with one string per batch.
+// Keeps the messages that one task has received. Each batch is one string.
 struct Stream final : transport::MessageStream {
   absl::Status Send(std::string bytes) override {
     if (!status.ok()) return status;

@@ -1,5 +1,5 @@
-// A state store for tests of code that waits for durability. It stores nothing, and commits become
-// durable when the test says so. Not thread-safe.
+// A state store for tests of code that waits until commits are durable. The store keeps no data,
+// and the test decides when commits become durable. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -24,14 +24,14 @@ TEST_CASE(
   fault::Failpoints failpoints;
   SqliteStoreOptions options;
   options.folder = folder / "state";
-  options.look_every = std::chrono::hours(1);  // only commits check the folder
+  options.look_every = std::chrono::hours(1);  // so that only commits check the folder
   auto store = SqliteStateStore::Open(
       options,
       {.clock = &clock, .logger = &logger, .registry = &registry, .failpoints = &failpoints});
   REQUIRE(store.ok());
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 1; }, store->get());
   c.AddServer("0", 1);
-  REQUIRE(c.Submit(TestCluster::CountingYaml("runs")).ok());  // no worker serves the job yet
+  REQUIRE(c.Submit(TestCluster::CountingYaml("runs")).ok());  // no worker runs this job yet
   REQUIRE(c.Submit(TestCluster::CountingYaml("waits")).ok());
   REQUIRE(c.WaitState("runs", "STARTING").ok());
   std::filesystem::remove_all(options.folder);
@@ -40,7 +40,7 @@ TEST_CASE(
   CHECK_THAT(std::string(refused.status().message()),
              Contains("the state folder, or the journal in it, was removed or replaced"));
   CHECK(OriginOf(refused.status()) == "coordinator");
-  // The next job must be refused before anything of it has begun.
+  // The next job must be refused before the coordinator has done anything for it.
   CHECK_THAT(std::string(c.Submit(TestCluster::CountingYaml("later")).status().message()),
              Contains("no new work is accepted: the state folder"));
   const auto runs = c.WaitJob("runs", [](const v1::JobStatus& s) { return s.events_size() > 0; });

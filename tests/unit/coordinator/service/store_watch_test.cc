@@ -42,7 +42,7 @@ TEST_CASE("several changes of the store cause one call on the control executor")
   CHECK(stage.changes == 2);
   const auto late = stage.store.listener;
   stage.watch.reset();
-  late();  // called by the store's thread after the watch was destroyed
+  late();  // the store's thread may still call its listener
   stage.control.RunReady();
   CHECK(stage.changes == 2);
 }

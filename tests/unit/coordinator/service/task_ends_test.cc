@@ -1,4 +1,4 @@
-// Tests what happens when sessions and tasks end.
+// Tests the effects of the end of a session and of the end of a task.
 #include "coordinator/service/task_ends.h"
 
 #include "service_stage.h"

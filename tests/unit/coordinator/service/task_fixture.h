@@ -1,5 +1,5 @@
-// A complete coordinator on the in-process transport, with its own threads, and tasks that send raw
-// session messages.
+// A complete coordinator on the in-process transport, with its own threads, and tasks that exchange
+// raw session messages with it.
 #pragma once
 
 #include <unistd.h>
@@ -28,12 +28,13 @@
 
 namespace evergrad::coordinator {
 
-// One session, as the task sees it. `on_down` (may be empty) runs for each message, on the
-// transport's thread. Thread-safe.
+// The task's end of one session. `on_down`, if it is not empty, is called for each message of the
+// coordinator, on the transport's thread. Thread-safe.
 class TestTask {
  public:
   using OnDown = std::function<void(TestTask&, const v1::CoordinatorMessage&)>;
-  // A worker sends a heartbeat when it is registered, as the daemon does, unless it is `silent`.
+  // Like the daemon, a worker sends a heartbeat after it is registered. With `silent` it sends
+  // none.
   TestTask(transport::Transport* transport, const std::string& address, const v1::Hello& hello,
            OnDown on_down = {}, bool silent = false)
       : on_down_(std::move(on_down)), speaks_(!silent && hello.role() == v1::ROLE_WORKER) {
@@ -64,14 +65,14 @@ class TestTask {
   }
   void SendBytes(const std::string& bytes) {
     const absl::Status status = stream_->Send(bytes);
-    (void)status;  // the coordinator has ended the stream
+    (void)status;  // sending fails if the coordinator has ended the stream
   }
   void Heartbeat() {
     v1::TaskMessage message;
     message.mutable_heartbeat()->set_sequence(1);
     Send(message);
   }
-  // Returns the first message for which `which` is true, or nullopt after ten seconds.
+  // Returns the first message for which `which` returns true, or nullopt after ten seconds.
   std::optional<v1::CoordinatorMessage> Wait(
       const std::function<bool(const v1::CoordinatorMessage&)>& which) {
     MutexLock lock(&mu_);
@@ -84,7 +85,7 @@ class TestTask {
       changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
     }
   }
-  // Returns whether a message for which `which` is true has arrived.
+  // Returns whether a message has arrived for which `which` returns true.
   bool Has(const std::function<bool(const v1::CoordinatorMessage&)>& which) {
     MutexLock lock(&mu_);
     return std::any_of(down_.begin(), down_.end(), which);
@@ -134,8 +135,8 @@ class TestTask {
 
 class TestCluster {
  public:
-  // `other` replaces `store`, and must outlive the cluster. `over` replaces the in-process
-  // transport.
+  // The cluster uses the store `other` instead of its own, and `other` must outlive the cluster.
+  // The transport `over` takes the place of the in-process transport.
   explicit TestCluster(std::function<void(ControlOptions&)> change = {},
                        StateStore* other = nullptr,
                        std::unique_ptr<transport::Transport> over = nullptr) {
@@ -144,8 +145,8 @@ class TestCluster {
     options.control.runs_folder = folder_ / "runs";
     options.control.window = std::chrono::milliseconds(0);
     options.control.tick = std::chrono::milliseconds(5);
-    // The lease is long enough for a loaded machine. A test in which a lease expires sets a shorter
-    // one.
+    // The lease is so long that it does not expire on a loaded machine. A test in which a lease
+    // must expire sets a shorter lease.
     options.control.membership.lease = std::chrono::seconds(20);
     options.control.membership.server_lost_after = std::chrono::seconds(60);
     options.control.counting_allowed = true;
@@ -195,7 +196,7 @@ class TestCluster {
     request.set_yaml(yaml);
     return Call<v1::SubmitJobResponse>(request);
   }
-  // Polls the status of the job, as psctl does, until `until` is true.
+  // Polls the status of the job, as psctl does, until `until` returns true for the status.
   absl::StatusOr<v1::JobStatus> WaitJob(const std::string& job,
                                         const std::function<bool(const v1::JobStatus&)>& until) {
     std::uint64_t seen = 0;
@@ -232,7 +233,7 @@ class TestCluster {
         std::make_unique<TestTask>(transport.get(), address, hello, std::move(on_down), silent));
     return *tasks.back();
   }
-  // Adds a worker that does granted work at once.
+  // Adds a worker that finishes each granted closure at once.
   TestTask& AddWorker(const std::string& identity, std::uint64_t uid) {
     return Add(HelloOf(v1::ROLE_WORKER, identity, uid), Work);
   }
@@ -264,7 +265,7 @@ class TestCluster {
     done->set_kind(m.grant().kind());
     done->set_all_targets(m.grant().all_targets());
     *done->mutable_targets() = m.grant().targets();
-    // The version is the highest possible one, because this test is not about repairs.
+    // The map version is the highest one of its term, so that no closure needs a repair.
     done->mutable_v0()->set_term(m.grant().attempt().term());
     done->mutable_v0()->set_n(~0ull);
     *done->mutable_v1() = m.grant().attempt();
@@ -332,9 +333,9 @@ class TestCluster {
   }
 
   runtime::WaitableEvent ended;  // set when the coordinator asks its process to end
-  absl::Status end;              // the reason for that; written before `ended` is set
+  absl::Status end;              // why the process must end; written before `ended` is set
 
-  // Waits until the text of the metrics has this value for a metric without labels.
+  // Waits until the exported metrics have this value for a metric without labels.
   bool WaitMetric(const std::string& name, const std::string& value) {
     const std::string line = absl::StrCat("\n", name, " ", value, "\n");
     for (int i = 0; i < 4000; ++i) {
@@ -344,7 +345,7 @@ class TestCluster {
     return false;
   }
 
-  // Waits until the text of /readyz would be `text`. Returns the last text.
+  // Waits until /readyz would answer `text`. Returns the last answer.
   std::string WaitReady(const std::string& text) {
     std::string now;
     for (int i = 0; i < 4000; ++i) {

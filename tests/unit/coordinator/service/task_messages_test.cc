@@ -1,4 +1,4 @@
-// Tests the messages of registered tasks.
+// Tests how the coordinator handles the messages of registered tasks.
 #include "coordinator/service/task_messages.h"
 
 #include "service_stage.h"
@@ -33,7 +33,8 @@ TEST_CASE("a server drops a shard that was assigned for a job that does not run"
   message.mutable_assigned()->set_shard(2);
   REQUIRE(messages.OnMessage(server, message).ok());
   stage.Run();
-  CHECK(stage.stream->Kinds() == "registered");  // not Ready: the server has not accepted the shard
+  // No Ready, because the server did not accept the shard.
+  CHECK(stage.stream->Kinds() == "registered");
   message.mutable_assigned()->set_ok(true);
   REQUIRE(messages.OnMessage(server, message).ok());
   stage.Run();

@@ -1,4 +1,4 @@
-// Tests the reports that tasks send about themselves.
+// Tests the records of what tasks report about themselves.
 #include "coordinator/service/task_reports.h"
 
 #include <catch2/catch.hpp>
@@ -59,7 +59,8 @@ TEST_CASE("a new recommendation to leave the machine is reported once, and is li
     CHECK(stage.reports.Find(task)->recommendation.substr(0, 8) == text.substr(0, 8));
   }
   CHECK(stage.reports.Find(task)->recommendation.size() <= kTaskTextBytesMax);
-  // A new process of the task reports no recommendation.
+  // A heartbeat without a recommendation, such as that of a new process, removes the
+  // recommendation.
   CHECK_FALSE(stage.reports.OnHeartbeat(task, v1::Heartbeat()));
   CHECK(stage.reports.Find(task)->recommendation.empty());
 }
@@ -76,13 +77,13 @@ TEST_CASE("a tick records since when a task has its state, and removes unlisted 
   const TaskId task = stage.Add(1);
   stage.reports.Enter(task, v1::Hello(), 100);
   stage.reports.Tick(200);
-  CHECK(stage.reports.Find(task)->since_ms == 100);  // its state is still alive
+  CHECK(stage.reports.Find(task)->since_ms == 100);  // the task is still alive, as before
   stage.membership.StreamClosed(MonoTime{0}, task);
   stage.reports.Tick(300);
   CHECK(stage.reports.Find(task)->since_ms == 300);
   stage.reports.Tick(400);
   CHECK(stage.reports.Find(task)->since_ms == 300);
-  stage.Add(2);  // the identity now has another registration
+  stage.Add(2);  // another registration has this identity now
   stage.reports.Tick(500);
   CHECK(stage.reports.Find(task) == nullptr);
 }

@@ -1,4 +1,5 @@
-// Tests the handlers that the control plane gives to the transport. The test calls them itself.
+// Tests the handlers that the control plane gives to the transport. The test calls these handlers
+// in place of the transport.
 #include "coordinator/service/transport_intake.h"
 
 #include "service_stage.h"
@@ -12,7 +13,7 @@ struct Stage : ServiceStage {
   Stage() {
     options.calls_max = 2;
     options.batches_queued_max = 2;
-    options.membership.tasks_max = 0;  // the limit is then 64 sessions
+    options.membership.tasks_max = 0;  // the table then has space for 64 sessions
   }
   TransportIntake::Receiver Receive() {
     return {
@@ -103,7 +104,7 @@ TEST_CASE("calls above the limit and unknown methods are refused before they rea
   CHECK(stage.metrics.calls.refused.value() == 1);
   CHECK(absl::IsUnimplemented(stage.Call("/evergrad.v1.Control/Nothing")));
   CHECK(stage.log == "ListJobs x; ListJobs x; ");
-  stage.kept.clear();  // a call whose responder is dropped has ended
+  stage.kept.clear();  // a call ends when its responder is destroyed
   CHECK(stage.intake.calls() == 0);
   CHECK(absl::IsUnknown(stage.Call(method)));
 }

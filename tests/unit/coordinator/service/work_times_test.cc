@@ -44,28 +44,28 @@ TEST_CASE_METHOD(Fixture, "a closure that was granted ahead begins with the end 
   CHECK(HasClosures("1", "2"));
   Done(2, milliseconds(3500), false);
   CHECK(HasClosures("2", "2.5"));
-  Done(2, milliseconds(3600), false);  // the Done is repeated
+  Done(2, milliseconds(3600), false);  // a repeated Done
   CHECK(HasClosures("2", "2.5"));
 }
 
 TEST_CASE_METHOD(Fixture, "a worker waits from its last work to the next grant") {
   Grant(1, milliseconds(1000));
-  CHECK(HasWaits("0", "0"));  // before its first grant the worker had no job to wait for
+  CHECK(HasWaits("0", "0"));  // before the first grant the worker had no job to wait for
   Grant(2, milliseconds(1000));
-  CHECK(HasWaits("1", "0"));  // the second closure was granted before the first one ended
+  CHECK(HasWaits("1", "0"));  // the second grant came before the first closure ended
   Done(1, milliseconds(2000), true);
   Done(2, milliseconds(3000), false);
-  times.OnMessageOf(worker, job, false, milliseconds(5000));  // the worker still waits
-  // the grant of an evaluation ends the wait
+  times.OnMessageOf(worker, job, false, milliseconds(5000));  // this message does not end the wait
+  // The grant of an evaluation closure ends the wait.
   Grant(3, milliseconds(7000), /*training=*/false);
   CHECK(HasWaits("2", "4"));
   Done(3, milliseconds(8000), false);
-  CHECK(HasClosures("2", "2"));  // an evaluation is not counted as a training closure
+  CHECK(HasClosures("2", "2"));  // evaluation closures are not counted here
 }
 
 TEST_CASE_METHOD(Fixture, "work that ends without Done has no duration") {
   Grant(1, milliseconds(1000));
-  // the worker has given the attempt back
+  // The worker gives the attempt back.
   times.OnMessageOf(worker, job, false, milliseconds(2000));
   Grant(2, milliseconds(2500));
   CHECK(HasWaits("1", "0.5"));
@@ -79,7 +79,7 @@ TEST_CASE_METHOD(Fixture, "the histograms of an ended job are not shown") {
   times.EndJob(job);
   CHECK_FALSE(HasClosures("0", "0"));
   CHECK_THAT(registry.PrometheusText(), Catch::Contains("closure_seconds_count{job=\"other\""));
-  Done(1, milliseconds(2000), false);  // messages of an ended job change nothing
+  Done(1, milliseconds(2000), false);  // a message of an ended job changes nothing
   CHECK_THAT(registry.PrometheusText(), !Catch::Contains("mnist"));
 }
 

@@ -1,4 +1,4 @@
-// Tests how workers are divided among jobs, with a host that only records its calls.
+// Tests how workers are divided among jobs. The host of the division only records its calls.
 #include "coordinator/service/worker_division.h"
 
 #include <catch2/catch.hpp>
@@ -129,10 +129,10 @@ TEST_CASE(
   CHECK(stage.Divide() == Stage::Said{"call 1 3", "call 1 4", "release 1 3", "introduce 2 3"});
   CHECK(stage.host.jobs[kB].elsewhere == 4);
   CHECK(stage.division.JobOf(TaskId(4)) == kA);
-  CHECK(stage.Divide().empty());  // worker 4 still holds work
+  CHECK(stage.Divide().empty());  // worker 4 still holds work, so it is not moved
   stage.host.jobs[kA].holds.erase(TaskId(4));
   stage.host.said.clear();
-  stage.division.Tick(stage.now, true);  // a worker that has become free is moved in a tick
+  stage.division.Tick(stage.now, true);  // worker 4 is free now and is moved by the next tick
   CHECK(stage.host.said == Stage::Said{"release 1 4", "introduce 2 4"});
   CHECK(stage.division.workers(kA) == 2);
   CHECK(stage.division.workers(kB) == 2);
@@ -204,8 +204,8 @@ TEST_CASE("a job that begins gets no compensation for the time before it") {
   stage.Begin(kB);
   CHECK(stage.division.worker_seconds(kB) == 0);
   stage.Divide();
-  // If the service that jobs get were counted from 0, a new job would get both workers in the next
-  // turn.
+  // If the service of a new job were counted from 0, the job would get both workers in the next
+  // turns.
   for (int i = 0; i < 200; ++i) {
     stage.Divide();
     CHECK(stage.division.workers(kB) == 1);

@@ -1,5 +1,5 @@
-// Tests that the records of the journal are read back unchanged, and that invalid bytes are
-// refused.
+// Tests that a record of the journal that is written and read again is unchanged, and that invalid
+// bytes are refused.
 #include "coordinator/store/record_codec.h"
 
 #include <catch2/catch.hpp>
@@ -77,7 +77,7 @@ TEST_CASE("bytes that are no record or state are refused") {
   state.set_shards(1u << 30);
   CHECK_FALSE(DecodeState(state.SerializeAsString()).ok());
   state.Clear();
-  state.mutable_succeeded()->add_bounds(5);  // an odd number of bounds
+  state.mutable_succeeded()->add_bounds(5);  // an interval set must have an even number of bounds
   CHECK_FALSE(DecodeState(state.SerializeAsString()).ok());
   v1::JournalRecord record;
   record.add_todo_add()->set_shard(1u << 31);

@@ -1,5 +1,5 @@
-// Tests events that only a store on disk can meet: another process, torn records, damage, and a
-// full disk.
+// Tests what can happen only to a store on disk: another process opens it, records are torn, bytes
+// are damaged, or the disk is full.
 #include "coordinator/store/sqlite_state_store.h"
 
 #include <sqlite3.h>
@@ -28,8 +28,8 @@ Record Succeeded(std::uint64_t c) {
   return record;
 }
 
-// Copies the folder while the store is open. The copy has the files that a killed process would
-// leave.
+// Copies the folder of an open store. The copy has the same files as if the process had been
+// killed.
 void CopyFolder(const std::string& from, const std::string& to) {
   std::filesystem::create_directories(to);
   for (const auto& entry : std::filesystem::directory_iterator(from)) {
@@ -81,11 +81,11 @@ TEST_CASE("a torn tail is dropped whole and named, and earlier commits stay") {
   stage.options.commit_every = std::chrono::milliseconds(0);
   auto store = stage.Open();
   REQUIRE(store.ok());
-  // The first commit of a job is written into the database file at once.
+  // The store writes the first commit of a job into the database file at once.
   REQUIRE((*store)->Commit(JobUid(1), Record{}, "").ok());
   REQUIRE((*store)->Sync().ok());
-  // Each of these commits is one transaction: its two records must be either both stored or both
-  // missing.
+  // Each of these commits is one transaction with two records. After damage either both records
+  // must be there or none.
   std::vector<std::uint64_t> wal_bytes;
   for (std::uint64_t i = 0; i < 6; ++i) {
     Record record = Succeeded(i);
@@ -143,10 +143,12 @@ TEST_CASE("a damaged file is refused with its name and a remedy") {
     status = stage.Open().status();
   }
   SECTION("a bit of a record was flipped") {
-    // No checksum of a page detects this damage. Our own checksum detects it when the job is read.
+    // SQLite has no checksums of pages, so it does not detect this damage. The store's own checksum
+    // detects it when the job is read.
     auto bytes = fs::ReadFile(file, 64u << 20);
     REQUIRE(bytes.ok());
-    // All copies of the bytes are damaged, because released pages keep their contents.
+    // Every copy of these bytes is damaged, because SQLite leaves the contents of released pages in
+    // the file.
     REQUIRE(bytes->find("cccccccccccc") != std::string::npos);
     for (std::size_t at = 0; (at = bytes->find("cccccccccccc", at)) != std::string::npos; at += 12)
       patch(at, "C");
@@ -170,7 +172,7 @@ TEST_CASE("a -wal file with damage before its last commits is refused, and no jo
   REQUIRE(store.ok());
   REQUIRE((*store)->Commit(JobUid(1), Record{}, "").ok());
   REQUIRE((*store)->Sync().ok());
-  std::vector<std::uint64_t> ends;  // the end of each transaction in the file
+  std::vector<std::uint64_t> ends;  // the offset at which each transaction ends in the file
   constexpr std::uint64_t kCommits = 6;
   for (std::uint64_t i = 0; i < kCommits; ++i) {
     REQUIRE(
@@ -197,7 +199,7 @@ TEST_CASE("a -wal file with damage before its last commits is refused, and no jo
                  Contains("journal is damaged") && Contains(wal) &&
                      Contains("move the folder to another place"));
       if (at < 32) return true;
-      // The remedy that the error names must work.
+      // The error names a way to repair the file, which must work.
       const std::uint64_t offset = 32 + (at - 32) / 4120 * 4120;
       CHECK_THAT(std::string(again.status().message()),
                  Contains("offset=" + std::to_string(offset) + ";"));
@@ -219,15 +221,15 @@ TEST_CASE("a -wal file with damage before its last commits is refused, and no jo
       CAPTURE(frame, in, before);
       const bool was_refused = refused(frame + in);
       if (before + 3 < kCommits) CHECK(was_refused);
-      // Damage in the last transaction must not be refused, because that transaction may never have
-      // been complete.
+      // If only the last transaction is damaged, the store must open, because this transaction may
+      // never have been complete.
       if (before + 1 == kCommits) CHECK_FALSE(was_refused);
     }
   }
 }
 
-// The files of a coordinator that was killed: the database file has a job, and the -wal file has
-// later changes of it.
+// The files that a killed coordinator leaves. The database file has a job, and the -wal file has
+// later changes of the job.
 struct Killed {
   SqliteStage stage, after;
   std::string database, wal;
@@ -300,14 +302,14 @@ TEST_CASE("a file of a newer version or of another program is refused and unchan
   const std::string file = stage.options.folder + "/journal.sqlite";
   std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
   SECTION("the file has a newer version") {
-    out.seekp(60);  // offset of user_version, big-endian
+    out.seekp(60);  // user_version is at this offset, big-endian
     out.write("\0\0\0\x09", 4);
     out.close();
     CHECK_THAT(std::string(stage.Open().status().message()),
                Contains("newer version") && Contains("schema=9 known=1"));
   }
   SECTION("the file belongs to another program") {
-    out.seekp(68);  // offset of application_id
+    out.seekp(68);  // application_id is at this offset
     out.write("\x01\x02\x03\x04", 4);
     out.close();
     CHECK_THAT(std::string(stage.Open().status().message()),
@@ -357,7 +359,8 @@ TEST_CASE("a file at its limit is a full disk, and a removal frees space") {
   CHECK(health.code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(health.message()),
              Contains("out of space for the coordinator's journal") && Contains("journal.sqlite"));
-  // The error must be that of the failed write, not that of the rollback after it.
+  // The message must have the error of the failed write. The rollback after this write fails with
+  // another error.
   CHECK_THAT(std::string(health.message()),
              EndsWith("reason=sqlite=database or disk is full (13) text=database or disk is full"));
 }
@@ -507,7 +510,7 @@ TEST_CASE("the listener is told of durable commits") {
 }
 
 // While an object of this class exists, SQLite finds no folder for temporary files, as in a
-// container with a read-only root. The class counts how often SQLite asks for one.
+// container whose root is read-only. The class counts the attempts of SQLite to find one.
 class NoTemporaryFiles {
  public:
   NoTemporaryFiles() {

@@ -1,5 +1,5 @@
-// Tests one contract for every implementation of StateStore. A new store adds a function to
-// `kStores` that makes it.
+// Tests the contract that every implementation of StateStore must meet. For a new store, add a
+// function that makes it to `kStores`.
 #include <catch2/catch.hpp>
 
 #include "store_fixture.h"
@@ -83,7 +83,7 @@ TEST_CASE(
     CHECK(stored.notes == std::vector<std::string>{"one", "two"});
     CHECK(stored.state.succeeded == IntervalSet::Range(1, 3));
 
-    // The snapshot is larger than a page and contains every possible byte.
+    // The snapshot is larger than a page of the database and contains every byte value.
     std::string snapshot(300'000, '\0');
     for (std::size_t i = 0; i < snapshot.size(); ++i) snapshot[i] = static_cast<char>(i * 31);
     DurableState state = stored.state;

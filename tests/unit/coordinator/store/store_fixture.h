@@ -1,4 +1,4 @@
-// Any kind of state store, which can be closed and opened again.
+// A state store of any kind that a test can close and open again.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ class Reopenable {
  public:
   virtual ~Reopenable() = default;
   virtual StateStore& store() = 0;
-  virtual void Reopen() = 0;  // does what a new process would do
+  virtual void Reopen() = 0;  // acts as a new process that opens the store
 };
 
 class ReopenableMemory final : public Reopenable {
@@ -33,7 +33,7 @@ class ReopenableMemory final : public Reopenable {
   MemoryStateStore store_;
 };
 
-// The parts of the daemon that a store on disk needs.
+// The parts of the daemon on which a store on disk depends.
 class SqliteStage {
  public:
   SqliteStoreOptions options;
