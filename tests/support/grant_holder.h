@@ -1,7 +1,7 @@
-// A session of a worker that a tool controls. It registers, accepts grants and keeps them. Tools
-// use it to push to a real cluster, whose servers accept only granted pushes, or to send wrong
-// messages. The destructor leaves like a worker after a notice, so that its work is granted to
-// others.
+// A worker's session that a tool controls. The session registers, accepts grants and keeps them.
+// Tools use it to push to a real cluster, whose servers accept only pushes of granted closures, or
+// to send wrong messages. The destructor leaves the cluster like a worker that was told to leave,
+// so that its closures are granted to other workers.
 #pragma once
 
 #include <chrono>
@@ -26,8 +26,8 @@ namespace evergrad::test {
 
 class GrantHolder {
  public:
-  // `answer` is called for each grant, on the session's executor, and the message that it returns
-  // is sent. Without an `answer` the grants are kept.
+  // Called for each grant, on the executor of the session. The session sends the message that the
+  // function returns. If there is no function, the session keeps the grants.
   using Answer =
       std::function<std::optional<v1::TaskMessage>(const v1::Grant&, const v1::Stamp& map_version)>;
   GrantHolder(transport::Transport* transport, const std::string& coordinator, std::string name,
@@ -93,7 +93,7 @@ class GrantHolder {
                                  std::chrono::milliseconds(1));
     }
   }
-  // Fills in what a push needs to prove this grant: the name of the worker and the proof.
+  // Adds the name of the worker and the proof of this grant to the header. A push needs both.
   void Prove(const v1::Grant& grant, v1::RequestHeader* header) const {
     header->set_client_name("worker/" + name_);
     v1::GrantProof& proof = *header->add_grants();
@@ -120,8 +120,8 @@ class GrantHolder {
   const Answer answer_;
   log::Logger logger_;
   runtime::ThreadExecutor executor_{runtime::ThreadExecutor::Options{"by-hand"}};
-  std::unique_ptr<client::SessionClient> session_;  // used on the executor
-  v1::Stamp version_;                               // used on the executor
+  std::unique_ptr<client::SessionClient> session_;  // used only on the executor
+  v1::Stamp version_;                               // used only on the executor
   Mutex mu_;
   CondVar changed_;
   std::vector<v1::Grant> granted_ ABSL_GUARDED_BY(mu_);

@@ -13,7 +13,7 @@
 
 namespace evergrad {
 
-// Begins at 0. Not thread-safe.
+// The clock begins at 0. Not thread-safe.
 class ManualClock final : public Clock {
  public:
   MonoTime Now() const override { return now_; }
@@ -33,13 +33,15 @@ namespace runtime {
 // Tasks run only inside RunReady and Advance. Not thread-safe.
 class ManualExecutor final : public Executor {
  public:
-  explicit ManualExecutor(ManualClock* clock) : clock_(*clock) {}  // It outlives the executor.
+  // The clock outlives the executor.
+  explicit ManualExecutor(ManualClock* clock) : clock_(*clock) {}
   bool Post(Task task) override {
     queue_.push_back(std::move(task));
     return true;
   }
   bool PostAfter(std::chrono::nanoseconds delay, Task task) override {
-    // The deadline must not overflow. A delay beyond the end of time lasts forever.
+    // The deadline must not overflow, so it is at most MonoTime::max(). At that deadline the task
+    // never runs.
     const MonoTime left = MonoTime::max() - clock_.Now();
     timers_.emplace(clock_.Now() + std::min(delay, left), std::move(task));
     return true;
@@ -55,7 +57,8 @@ class ManualExecutor final : public Executor {
       task();
     }
   }
-  // Moves the clock forward by `by`. It stops at each timer that becomes due, and runs it.
+  // Moves the clock forward by `by`. On its way the clock stops at each timer that becomes due, and
+  // the timer's task runs. Returns the number of tasks that ran.
   int Advance(std::chrono::nanoseconds by) {
     const MonoTime until = clock_.Now() + by;
     int ran = RunReady();
@@ -72,7 +75,7 @@ class ManualExecutor final : public Executor {
 
   ManualClock& clock_;
   std::deque<Task> queue_;
-  // Timers that are due at one time run in the order in which they were set.
+  // Timers that are due at the same time run in the order in which they were set.
   std::multimap<MonoTime, Task> timers_;
 };
 

@@ -1,5 +1,5 @@
-// The paths of the checkout, the binaries and the data. ctest sets the environment; without it the
-// current folder is used.
+// The paths of the checkout, the binaries and the data. ctest sets environment variables for them.
+// Without these variables the paths begin at the current folder.
 #pragma once
 
 #include <cstdlib>

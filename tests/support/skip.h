@@ -6,8 +6,9 @@
 
 namespace evergrad::test {
 
-// Prints why the test cannot run here. ctest then counts it as skipped (cmake/add_tests.cmake looks
-// for a line with this beginning). The caller must return afterwards.
+// Prints the reason for which the test cannot run here. ctest counts the test as skipped, because
+// cmake/add_tests.cmake looks for a line that begins like this one. The caller must return
+// afterwards.
 inline void Skip(std::string_view why) { std::cout << "\nskipped: " << why << std::endl; }
 
 }  // namespace evergrad::test

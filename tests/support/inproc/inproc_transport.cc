@@ -31,8 +31,8 @@ class InprocLoop final : public Loop {
   runtime::ThreadExecutor executor_{{.name = "inproc"}};
 };
 
-// One end of a stream. Every step is a separate task. As on a network, no event is therefore
-// emitted inside a call.
+// One end of a stream. Every step is a separate task on the loop. As on a network, a call therefore
+// never emits an event before it returns.
 class InprocLink final : public Link, public std::enable_shared_from_this<InprocLink> {
  public:
   explicit InprocLink(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}
@@ -44,7 +44,7 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
     // As in a real connection, the client's end keeps the server's end alive.
     client->keep_ = server;
   }
-  // Makes this the link to an address where no server listens.
+  // Makes this the link to an address at which no server listens.
   void Refuse(absl::Status why) { refused_ = std::move(why); }
 
   void Start(std::shared_ptr<LinkEvents> events) override {
@@ -68,7 +68,7 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
     });
   }
   void Finish(absl::Status status) override {
-    finished_ = server_;  // after the server has ended the stream, it receives no more messages
+    finished_ = server_;  // a server receives no message after it has ended the stream
     loop_->Post([self = shared_from_this(), status = std::move(status)] {
       if (const auto other = self->other_.lock())
         other->End(self->server_ ? status : absl::OkStatus());
@@ -100,7 +100,7 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
   bool finished_ = false;
 };
 
-// The servers by address. Accessed on the loop only.
+// Maps each address to its server. Used only on the loop.
 struct Registry {
   std::map<std::string, std::weak_ptr<ServerCore>> servers;
   std::uint64_t next_port = 1;
@@ -144,7 +144,8 @@ class InprocServer final : public Server {
   const std::string address_;
 };
 
-// The channel's state, which is used on the loop. Calls in flight share it.
+// The state of a channel, which is used only on the loop. The channel and its calls in flight share
+// it.
 class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
  public:
   ChannelCore(std::shared_ptr<Loop> loop, std::shared_ptr<Registry> registry,
@@ -278,7 +279,7 @@ class InprocChannel final : public Channel {
  private:
   const std::shared_ptr<ChannelCore> core_;
   const std::shared_ptr<PostLimit> posted_ = std::make_shared<PostLimit>(
-      core_->options().inflight_calls_max);  // Shared with posted tasks.
+      core_->options().inflight_calls_max);  // shared with the tasks that were posted
   fault::Failpoints* const failpoints_;
 };
 

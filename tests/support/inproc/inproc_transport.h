@@ -1,5 +1,6 @@
-// A transport within one process. It has the same contract and the same credits as the gRPC
-// transport. Servers and channels of one InprocTransport find each other by address.
+// A transport within one process. It has the same contract as the gRPC transport, and limits
+// senders with the same credits. The servers and channels of one InprocTransport find each other by
+// address.
 #pragma once
 
 #include <memory>

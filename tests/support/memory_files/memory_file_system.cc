@@ -241,7 +241,7 @@ void MemoryFileSystem::Crash(std::uint64_t seed) {
   std::uint64_t drawn = 0;
   const std::uint64_t key = random::KeyOf(seed, "crash");
   const auto draw = [&](std::uint64_t below) { return random::Bits64(key, drawn++) % below; };
-  // Each name in a folder that was not synced gets its old or its new state.
+  // Each name in a folder that was not synced gets either its old or its new state.
   std::map<std::string, std::shared_ptr<Inode>> left;
   for (const auto& [path, inode] : durable_) {
     const auto now = files_.find(path);

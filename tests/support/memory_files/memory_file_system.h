@@ -37,9 +37,11 @@ class MemoryFileSystem final : public FileSystem {
   absl::StatusOr<bool> Exists(absl::string_view uri) override;
   absl::Status MakeFolders(absl::string_view uri) override;
 
-  // Simulates a loss of power. With seed 0, unsynced contents and the names in unsynced folders are
-  // lost. With another seed, each of them is kept, lost, truncated or zeroed, as the seed draws.
-  // Every call on a file that was open before fails.
+  // Simulates a loss of power. With seed 0, the crash loses the contents of files that were not
+  // synced, and all changes of names in folders that were not synced. With any other seed, the seed
+  // decides at random for each name whether it keeps its new state, and for each unsynced file how
+  // many bytes are kept and whether the other bytes are lost or become zeros. Every later call on a
+  // file that was open before the crash fails.
   void Crash(std::uint64_t seed);
   // Damages one byte of a file, durably. Returns InvalidArgument if there is no such file or byte.
   absl::Status Damage(absl::string_view uri, std::uint64_t offset, std::byte flip);
@@ -63,10 +65,10 @@ class MemoryFileSystem final : public FileSystem {
   std::uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // incremented by each crash
   std::uint64_t unnamed_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<std::string> folders_ ABSL_GUARDED_BY(mu_);
-  // The inode is shared by the name and by open files.
+  // An inode is shared by its name and by the open files that refer to it.
   std::map<std::string, std::shared_ptr<Inode>> files_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<Inode>> durable_
-      ABSL_GUARDED_BY(mu_);  // the names that have reached the disk
+      ABSL_GUARDED_BY(mu_);  // the names that the simulated disk has
 };
 
 }  // namespace evergrad::fs

@@ -90,7 +90,8 @@ TEST_CASE("a million closures in order need the memory of one interval") {
   CHECK(ledger.MemoryBytes() <= empty + 64);
 }
 
-// The second implementation is simple: it keeps every recorded (c, u) in a set.
+// Compares the ledger with a simple second implementation, which keeps every recorded (closure,
+// update) in a set.
 TEST_CASE("random pushes and Closes give the results of a plain set") {
   std::mt19937_64 random(20261121);
   for (int round = 0; round < 50; ++round) {

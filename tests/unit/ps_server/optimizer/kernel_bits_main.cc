@@ -1,6 +1,6 @@
-// Prints a hash for each update rule. It covers the bits of the values after 200 updates. This file
-// and the kernels beside it are compiled once for each instruction set that a host may have
-// (CMakeLists.txt), and kernel_bits_test.cc compares what they print.
+// Prints a hash for each update rule, which covers the bits of the values after 200 updates.
+// CMakeLists.txt compiles this file and the kernels once for each instruction set that a host may
+// have. kernel_bits_test.cc compares the outputs of these programs.
 #include <bit>
 #include <cstdint>
 #include <cstdio>
@@ -15,15 +15,16 @@ namespace {
 
 constexpr std::size_t kElements = 1031;  // not a multiple of any vector length
 
-// The numbers are made with integer operations alone, because functions of a library might differ
-// between instruction sets.
+// Numbers are made with integer arithmetic, because library functions might give other results with
+// another instruction set.
 float Number(std::uint64_t i) {
   std::uint64_t z = i * 0x9e3779b97f4a7c15ull + 0x1234567;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   z ^= z >> 31;
   const float unit = static_cast<float>(static_cast<std::int32_t>(z) >> 7) * 0x1p-24f;  // (-1, 1)
-  return unit * (1.0f / static_cast<float>(1u << (z >> 60)));  // with many different magnitudes
+  // Gives the numbers many different magnitudes.
+  return unit * (1.0f / static_cast<float>(1u << (z >> 60)));
 }
 
 std::uint64_t Hash(std::uint64_t hash, const std::vector<float>& values) {

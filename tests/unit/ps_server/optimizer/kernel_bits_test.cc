@@ -1,5 +1,5 @@
-// Tests that a kernel leaves the same bits on all processors. A shard may move between hosts, and a
-// repair may run on another processor than the first computation.
+// Tests that a kernel gives the same bits on all processors. This matters because a shard may move
+// to another host, and because a repair may run on another processor than the first computation.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <string>
@@ -23,7 +23,7 @@ std::string Printed(const std::string& program) {
 TEST_CASE("every update rule gives the same bits with each instruction set") {
 #if defined(__x86_64__)
   const std::string baseline = Printed("ps_server_optimizer_bits_x86-64-v3");
-  CHECK(baseline.size() > 13 * 20);  // there is a line for each rule
+  CHECK(baseline.size() > 13 * 20);  // a line of output for each rule
   CHECK(Printed("ps_server_optimizer_bits_x86-64-v2") == baseline);
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&

@@ -1,6 +1,6 @@
 // Compares each optimizer over 100 updates with a plain float64 implementation of the formulas in
-// ps_server/optimizer/README.md. The results must also have the same bits however the elements are
-// divided, and whether or not the optimizer writes in place.
+// ps_server/optimizer/README.md. In addition, the bits of the results must not depend on the
+// division of the elements into runs, nor on whether the optimizer writes in place.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -53,7 +53,8 @@ State Initial(const optimizers::Settings& settings) {
   return state;
 }
 
-// Makes all updates, each in runs of `cut` elements, in place or not.
+// Makes all updates. Each update is applied to runs of `cut` elements, either in place or to other
+// memory.
 State Train(const optimizers::Settings& settings, std::size_t cut, bool in_place) {
   const auto made = Optimizer::Create(settings);
   REQUIRE(made.ok());
@@ -81,7 +82,7 @@ State Train(const optimizers::Settings& settings, std::size_t cut, bool in_place
   return state;
 }
 
-// Returns the elements after all updates of the reference.
+// Returns the elements after the reference implementation has made all updates.
 std::vector<Element> TrainInFloat64(const ReferenceCase& c) {
   const State start = Initial(c.settings);
   std::vector<Element> elements(kElements);
@@ -95,8 +96,7 @@ std::vector<Element> TrainInFloat64(const ReferenceCase& c) {
   return elements;
 }
 
-// Returns the cases whose rule works on single elements. These rules can be used for dense shards,
-// too.
+// Returns the cases whose rule works on single elements. Dense shards can use these rules.
 std::vector<ReferenceCase> ElementCases() {
   std::vector<ReferenceCase> cases = ReferenceCases();
   std::erase_if(cases, [](const ReferenceCase& c) { return c.update == nullptr; });
@@ -261,7 +261,7 @@ TEST_CASE("the step of a row's Adam is the row's own count") {
   const auto made = Optimizer::Create({.type = "adam", .learning_rate = 0.1});
   REQUIRE(made.ok());
   CHECK(made->counts_per_row());
-  std::vector<float> first(3), late(3);  // the dimension is 1: value, m, v
+  std::vector<float> first(3), late(3);  // a row of dimension 1 has: value, m, v
   const float g = 2;
   float* rows[] = {first.data(), late.data()};
   const float* gradients[] = {&g, &g};
@@ -272,8 +272,8 @@ TEST_CASE("the step of a row's Adam is the row's own count") {
         Approx(-0.1 * std::sqrt(1 - std::pow(0.999, 1000)) * 0.2 / std::sqrt(0.004)).epsilon(1e-5));
 }
 
-// The numbers were computed with Keras 2.9's nadam.py in float64, whose momentum cache is a
-// variable.
+// The expected numbers were computed with nadam.py of Keras 2.9 in float64. In that file the
+// momentum cache is a variable.
 TEST_CASE("Nadam's updates equal those of Keras, and each row uses its own count") {
   const auto made = Optimizer::Create({.type = "nadam", .learning_rate = 0.01});
   REQUIRE(made.ok());
@@ -300,7 +300,8 @@ TEST_CASE("Nadam's updates equal those of Keras, and each row uses its own count
     CHECK(row[2] == Approx(update.v).epsilon(1e-6));
     CHECK(row == std::vector<float>{value, states[0], states[1]});
   }
-  // The example of Keras: the loss is w^2 / 2 at w = 10, and the learning rate is 0.2.
+  // The numbers are those of an example of Keras: the loss is w^2 / 2 at w = 10, and the learning
+  // rate is 0.2.
   const auto keras = Optimizer::Create({.type = "nadam", .learning_rate = 0.2});
   std::vector<float> first = {10, 0, 0}, late = {10, 0, 0};
   float* both[] = {first.data(), late.data()};

@@ -1,6 +1,6 @@
-// A second implementation of every optimizer, in plain float64, from the formulas in
-// ps_server/optimizer/README.md. The tests of this folder compare the update rules with it. A new
-// optimizer adds its cases here.
+// A second implementation of every optimizer in plain float64. It follows the formulas in
+// ps_server/optimizer/README.md. The tests of this folder compare the update rules with it. For a
+// new optimizer, add its cases to ReferenceCases.
 #pragma once
 
 #include <string>
@@ -15,16 +15,17 @@ struct Element {
   double value = 0, states[2] = {0, 0};
 };
 
-// Applies update t (1, 2, ...) of one element with the gradient g.
+// Applies the update with the number t (1, 2, ...) and the gradient g to one element.
 using Update = void (*)(const optimizers::Settings& settings, int t, double g, Element* element);
 
 struct ReferenceCase {
   std::string name;
   optimizers::Settings settings;
-  Update update;  // nullptr for a rule of whole rows, which has its own test
+  Update update;  // nullptr for a rule that needs whole rows, which has its own test
 };
 
-// Returns at least one case for every registered type, and one for every formula of a type.
+// Returns the cases to compare: at least one for each registered optimizer type, and at least one
+// for each formula of a type.
 const std::vector<ReferenceCase>& ReferenceCases();
 
 }  // namespace evergrad::ps_server::optimizer

@@ -1,5 +1,5 @@
-// Runs a whole server over the in-process transport. The test acts as the coordinator on one side,
-// and uses a worker's ParameterClient on the other.
+// Tests a whole server over the in-process transport. The test acts as the coordinator. As the
+// server's client it uses the ParameterClient of a worker.
 #include <catch2/catch.hpp>
 
 #include <cstring>
@@ -28,10 +28,11 @@ constexpr std::uint64_t kJob = 77;
 constexpr ShardEpoch kEpoch{1, 5};
 constexpr MapVersion kStart{1, 2};
 
-// Accepts sessions, answers each Hello, and keeps all messages that it receives.
+// A fake coordinator that accepts sessions, answers each Hello, and keeps all messages that it
+// receives.
 class Coordinator {
  public:
-  // `answer(n)` returns the answer to the n-th Hello (0, 1, …).
+  // `answer(n)` returns the answer to Hello number n, counted from 0.
   Coordinator(transport::Transport* transport, const std::string& name,
               std::function<v1::CoordinatorMessage(int)> answer = nullptr)
       : answer_(answer ? std::move(answer) : [](int) { return Registered(1); }) {
@@ -85,7 +86,7 @@ class Coordinator {
     }
     stream->Close();
   }
-  // Returns the next message of this kind. Earlier messages of other kinds are dropped.
+  // Returns the next message of this kind, and drops the messages of other kinds before it.
   v1::TaskMessage Next(v1::TaskMessage::MessageCase kind) {
     MutexLock lock(&mu_);
     for (;;) {
@@ -116,8 +117,8 @@ class Coordinator {
     v1::TaskBatch batch;
     if (!batch.ParseFromString(bytes)) return;
     for (const v1::TaskMessage& message : batch.messages()) {
-      // The answer is sent before the test sees the Hello. Therefore nothing that the test sends
-      // afterwards can arrive before Registered.
+      // The answer is sent before the test can see the Hello. Messages that the test sends after it
+      // has seen the Hello therefore arrive after Registered.
       if (message.has_hello()) SendOn(stream, answer_(hellos_++));
       MutexLock lock(&mu_);
       if (!message.has_heartbeat() || received_.size() < 1000) received_.push_back(message);
@@ -213,7 +214,7 @@ struct ServerFixture {
         });
   }
 
-  // Makes one PushPull of the shards 0 to n-1, as a worker does, and waits for its answer.
+  // Sends one PushPull to the shards 0 to n-1, as a worker does, and waits for its answer.
   absl::StatusOr<client::ParameterClient::Answer> PushPull(std::uint32_t shards,
                                                            std::uint64_t closure,
                                                            std::uint32_t update,
@@ -336,7 +337,7 @@ TEST_CASE("a disconnected server keeps serving, and tells the next session which
   v1::Hello hello = coordinator->Next(v1::TaskMessage::kHello).hello();
   REQUIRE(hello.shards_size() == 1);
   CHECK(hello.highest_term() == 1);
-  coordinator.reset();  // the coordinator has disappeared
+  coordinator.reset();  // the coordinator's process is gone
   const auto answer = f.PushPull(1, 0, 0);
   REQUIRE(answer.ok());
   CHECK(answer->header->pushes(0).answer() == v1::APPLIED);
@@ -398,7 +399,7 @@ TEST_CASE(
   }
   Coordinator coordinator(f.transport.get(), "coordinator:1", [&](int hello) {
     if (hello >= 3) return Coordinator::Registered(1);
-    if (hello == 2) held.reset();  // before the server gets the second refusal
+    if (hello == 2) held.reset();  // the former process ends before this refusal is sent
     v1::CoordinatorMessage message;
     message.mutable_rejected()->set_kind("identity_taken");
     message.mutable_rejected()->set_holder_process(former);
@@ -483,7 +484,7 @@ TEST_CASE("a scrape shows every limit with its fill level, and the applied updat
              Catch::Matchers::Contains("evergrad_ps_server_updates_total{answer=\"applied\"} 1\n"));
   CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_applied_bytes_total 16\n"));
   f.server.reset();
-  text = f.registry.PrometheusText();  // the exporter may outlive the server
+  text = f.registry.PrometheusText();  // the metrics may be read after the server has ended
   CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_streams_current 0\n"));
 }
 
@@ -553,7 +554,7 @@ TEST_CASE(
   CHECK_THAT(
       f.registry.PrometheusText(),
       Catch::Matchers::Contains("evergrad_ps_server_restores_total{result=\"restored\"} 1\n"));
-  coordinator.Send(assign);  // a repeated order for a shard that is held reads no file
+  coordinator.Send(assign);  // if an order is repeated while the shard is held, no file is read
   CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
   CHECK_THAT(
       f.registry.PrometheusText(),
@@ -620,7 +621,8 @@ TEST_CASE("a server is ready once it has registered and has its shards, also whi
     CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
     CHECK(ready() == "ok\n");
     coordinator.CutSession();
-    coordinator.Next(v1::TaskMessage::kHello);  // the server has noticed that its session ended
+    // By now the server knows that its session has ended.
+    coordinator.Next(v1::TaskMessage::kHello);
   }
   CHECK(ready() == "ok\n");
   CHECK(f.health.Ask(health::Question::kLive).ok);
@@ -673,7 +675,7 @@ TEST_CASE("the identity is --index, or else the ordinal of the host name, or els
   CHECK(Resolve("ps-4", 2, 1000, &config).ok());
 }
 
-// Runs Drain on another thread, as main() does.
+// Calls Server::Drain on a thread, as main() does.
 struct Draining {
   bool handed_over = false;
   runtime::WaitableEvent over;
@@ -768,7 +770,7 @@ TEST_CASE(
   v1::CoordinatorMessage stopping;
   stopping.mutable_stopping();
   coordinator->Send(stopping);
-  coordinator.reset();  // the coordinator disappears before the notice
+  coordinator.reset();  // the coordinator is gone before the server gets its notice
   const MonoTime begin = g.clock.Now();
   Draining draining(g.server.get());
   draining.over.Wait();

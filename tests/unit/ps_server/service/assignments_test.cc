@@ -1,5 +1,5 @@
-// Tests assignments of shards that begin from the seed, and refusals. Restores and moves are tested
-// in snapshots_test.cc and moves_test.cc.
+// Tests Assigns of shards that begin from the seed, and Assigns that are refused. snapshots_test.cc
+// tests shards that are restored, and moves_test.cc those that are moved.
 #include "ps_server/service/assignments.h"
 
 #include <catch2/catch.hpp>
@@ -43,7 +43,7 @@ struct Fixture {
 
 TEST_CASE_METHOD(Fixture, "a shard is held as loading, and answered once when it is loaded") {
   Submit(AssignOf(5));
-  Submit(AssignOf(5));  // the order is repeated
+  Submit(AssignOf(5));  // the same order once more
   REQUIRE(server.directory.Find(kKey, {1, 5}) != nullptr);
   CHECK(server.directory.Find(kKey)->loading);
   CHECK(sent.empty());

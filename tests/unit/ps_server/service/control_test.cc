@@ -1,5 +1,5 @@
-// Tests transcripts between a coordinator and the control of a server: assign, close, seal and
-// drop, and sessions that begin and end.
+// Tests transcripts of the messages between a coordinator and a server: Assign, Close, Seal and
+// Drop, and sessions that begin and end.
 #include "ps_server/service/control.h"
 #include "service_fixture.h"
 #include "tests/support/manual_executor.h"
@@ -17,8 +17,8 @@ struct ControlFixture : HostFixture {
   std::vector<v1::TaskMessage> sent;
   fs::MemoryFileSystem files;
   std::unique_ptr<Control> control;
-  // No order of these tests reaches the writer or the restorer, so their threads never post to
-  // these executors. snapshots_test.cc tests them with real executors.
+  // No order in these tests reaches the writer or the restorer, so their threads post no task.
+  // snapshots_test.cc tests both with real executors.
   RealClock real_clock;
   SnapshotWriter writer;
   Restorer restorer;
@@ -183,7 +183,8 @@ TEST_CASE("two jobs with equal variable names have values, counters and reports 
                                    JobUidString(JobUid(kJob)) + "\"} 32\n"));
   CHECK_THAT(text, Catch::Contains("evergrad_ps_server_job_shards{job=\"two\",job_uid=\"" +
                                    JobUidString(JobUid(kOther)) + "\"} 2\n"));
-  // One job ends. It must be removed, and the other job must not change.
+  // One of the two jobs ends. Its metrics must be removed, and those of the other job must not
+  // change.
   v1::CoordinatorMessage ended;
   ended.mutable_job_ended()->set_job_uid(kOther);
   f.control->OnMessage(ended);
@@ -199,7 +200,7 @@ TEST_CASE(
     "seed") {
   ControlFixture f;
   f.Give(ControlFixture::AssignOf(0));
-  f.Give(ControlFixture::AssignOf(0));  // the shard is still loading: both orders get one answer
+  f.Give(ControlFixture::AssignOf(0));  // the shard still loads, so both orders get one answer
   CHECK(f.Take().size() == 1);
   RequestBuilder request;
   request.Push(0, 0, 0, Floats(4, 1));
@@ -223,7 +224,8 @@ TEST_CASE(
   CHECK(f.Report()[0].lsn() == 0);
   CHECK(f.Send(request)->push() == v1::STALE);
   *request.header.mutable_pushes(0)->mutable_epoch() = client::ToProto(ShardEpoch{1, 8});
-  CHECK(f.Send(request)->push() == v1::REFUSED);  // closure 0 was cancelled, so it is refused
+  // The new Assign says that closure 0 was cancelled.
+  CHECK(f.Send(request)->push() == v1::REFUSED);
   CHECK(client::FromProto(f.Hello().shards(0).refused())->Contains(0));
 }
 
@@ -282,11 +284,11 @@ TEST_CASE(
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].closed().taken());
   CHECK(client::FromProto<MapVersion>(sent[0].closed().version()) == MapVersion{1, 3});
-  f.Close(1, {1, 1}, {2}, {});  // this Close was computed before the shard's start
+  f.Close(1, {1, 1}, {2}, {});  // V is lower than the start of the shard
   CHECK_FALSE(f.Take()[0].closed().taken());
-  f.Close(1, {1, 3}, {2}, {}, {1, 4});  // another epoch
+  f.Close(1, {1, 3}, {2}, {}, {1, 4});  // at another epoch of the shard
   CHECK_FALSE(f.Take()[0].closed().taken());
-  f.Close(3, {1, 3}, {2}, {});  // the shard is not held
+  f.Close(3, {1, 3}, {2}, {});  // shard 3 is not held
   CHECK_FALSE(f.Take()[0].closed().taken());
   const v1::Hello hello = f.Hello();
   CHECK(*client::FromProto(hello.shards(0).done()) == IntervalSet{0, 1});
@@ -318,7 +320,7 @@ TEST_CASE(
   f.Give(ControlFixture::AssignOf(1));
   f.connected = false;
   f.control->OnLost();
-  const v1::Hello hello = f.Hello();  // the server is dialing, and both shards are still loading
+  const v1::Hello hello = f.Hello();  // no session is open, and both shards still load
   CHECK(hello.shards(0).loading());
   CHECK(f.Take().empty());
   RequestBuilder request;
@@ -330,10 +332,10 @@ TEST_CASE(
   CHECK(sent[0].assigned().ok());
   CHECK(sent[1].assigned().ok());
   f.Register(2);
-  CHECK(f.Take().empty());  // it is sent only once
+  CHECK(f.Take().empty());  // each answer is sent only once
   CHECK(f.Hello().highest_term() == 2);
   CHECK(f.Hello().life_id() == 200);
-  f.Register(1);  // an earlier term
+  f.Register(1);  // a term below the highest known one
   CHECK(f.Hello().highest_term() == 2);
 }
 
@@ -345,7 +347,7 @@ TEST_CASE("an answer to a session that has ended is not sent in the next one") {
   f.control->OnLost();
   f.Register(1);
   CHECK(f.Take().empty());
-  // The Close was accepted although its answer was not sent, and the Hello says so.
+  // The Close was accepted, and its answer was lost. The next Hello must have its closures.
   CHECK(f.Hello().shards(0).done().bounds_size() == 2);
 }
 
@@ -367,7 +369,7 @@ TEST_CASE("a seal is answered, and every later push is refused") {
   CHECK(reply->push() == v1::REFUSED);
   CHECK(reply->pull() == v1::VALUES);
   CHECK(f.Report()[0].open_closures() == 0);
-  message.mutable_seal()->set_shard(5);  // a shard that is not held counts as sealed
+  message.mutable_seal()->set_shard(5);  // a shard that the server does not hold counts as sealed
   f.control->OnMessage(message);
   CHECK(f.Take()[0].sealed().shard() == 5);
 }
@@ -385,7 +387,7 @@ TEST_CASE("Drop and the end of a job release all memory") {
   f.control->OnMessage(drop);
   CHECK(f.Report().size() == 2);
   CHECK(f.Hello().shards_size() == 2);
-  f.Give(ControlFixture::AssignOf(3));  // the shard is still loading when the job ends
+  f.Give(ControlFixture::AssignOf(3));  // this shard still loads when the job ends
   v1::CoordinatorMessage ended;
   ended.mutable_job_ended()->set_job_uid(kJob);
   ended.mutable_job_ended()->set_state("CANCELLED");
@@ -484,7 +486,7 @@ TEST_CASE_METHOD(ControlFixture,
   CHECK(control->jobs_named() == 2);
   for (std::uint64_t uid = 10000; uid < 11000; ++uid) tell(uid);
   CHECK(control->jobs_named() <= 256);
-  Register(2);  // no job runs, but the server holds one
+  Register(2);  // no job is running, and one job has a shard here
   CHECK(control->jobs_named() == 1);
 }
 

@@ -1,5 +1,5 @@
-// Tests cut orders that are answered at once. Orders that reach the writer are tested in
-// snapshots_test.cc.
+// Tests orders to cut shards that are answered at once. snapshots_test.cc tests the orders that
+// reach the snapshot writer.
 #include "ps_server/service/cut_orders.h"
 
 #include <catch2/catch.hpp>

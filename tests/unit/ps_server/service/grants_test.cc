@@ -1,5 +1,5 @@
-// Tests pushes that the coordinator has not granted to their sender (LEDGER line 35), and which
-// pushes a sender's certificate allows.
+// Tests that a server refuses pushes of closures that the coordinator has not granted to their
+// sender (LEDGER line 35), and which pushes the certificate of a sender allows.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
@@ -22,7 +22,7 @@ struct Guarded : HostFixture {
   }
 };
 
-// Returns a push by worker/7, of closure 3 and attempt (1, 1), with the proof of its grant.
+// Returns a push by worker/7 of closure 3 and attempt (1, 1), with the proof of its Grant.
 RequestBuilder Granted(std::uint32_t shard = 1) {
   RequestBuilder request;
   request.header.set_client_name("worker/7");
@@ -100,7 +100,8 @@ TEST_CASE("a push without a grant is INVALID by name, is counted, and changes no
        }},
   };
   Guarded f;
-  CHECK(f.Send(Granted())->push() == v1::APPLIED);  // so that a repeat would be DUPLICATE
+  // So that an accepted repeat would get DUPLICATE.
+  CHECK(f.Send(Granted())->push() == v1::APPLIED);
   const std::string before = StateOf(f);
   double refused = 0;
   for (const Case& c : cases) {

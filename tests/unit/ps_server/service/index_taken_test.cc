@@ -43,8 +43,8 @@ TEST_CASE(
 
 TEST_CASE("a server waits for its former process, and always if its index was given explicitly") {
   IndexTaken by_default("0", true, "box-b"), meant("0", false, "box-b");
-  // The holder of the index is dead or disconnected. It may be this server's own former process, on
-  // another host.
+  // The server that holds the index is dead or disconnected. It may be a former process of this
+  // server on another host.
   for (const IndexTaken::Verdict& verdict :
        {by_default.Judge(Taken("box-a", false)), meant.Judge(Taken("box-a", true))}) {
     CHECK_FALSE(verdict.ends);

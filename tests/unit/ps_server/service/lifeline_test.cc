@@ -45,7 +45,7 @@ TEST_CASE(
   REQUIRE(::kill(child, SIGKILL) == 0);
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(own.HasEnded(uid, own.place()));
-  CHECK(own.HasEnded(uid, own.place()));  // the query does not take the name
+  CHECK(own.HasEnded(uid, own.place()));  // the first query has not taken the name
 }
 
 TEST_CASE(
@@ -61,8 +61,8 @@ TEST_CASE(
   CHECK_FALSE(own.HasEnded(uid ^ 1, own.place() + "x"));
   CHECK_FALSE(own.HasEnded(uid ^ 1, ""));
   CHECK_FALSE(own.HasEnded(0, own.place()));
-  // Another process has the name, so nobody could prove that this process has ended. Its own
-  // lifeline must report this.
+  // Another process has taken the name of this lifeline, so nobody could prove the end of this
+  // process. A lifeline without its name must have no place.
   CHECK(Lifeline(uid).place().empty());
 }
 

@@ -1,5 +1,5 @@
 // Tests moves of a shard from one server to another (LEDGER line 22). Both servers are complete
-// except for their daemons, and use the in-process transport.
+// except for their main programs, and use the in-process transport.
 #include "stage.h"
 #include "tests/support/inproc/inproc_transport.h"
 
@@ -72,7 +72,7 @@ TEST_CASE(
     "a moved shard is the same at its next server: values, states, ledger with open closures, "
     "counters, lsn, start") {
   Pair pair;
-  // the file has several pieces, and the shard more than one chunk
+  // The file of the shard has several pieces, and the shard has more than one chunk.
   const std::uint64_t rows = 300'000;
   for (const std::uint32_t shard : {0u, 1u}) {
     pair.from.Hold(shard, rows);
@@ -86,10 +86,10 @@ TEST_CASE(
   const v1::ShardStopped stopped = pair.Stop(1);
   REQUIRE_FALSE(stopped.has_error());
   CHECK(stopped.bytes() > 2 * rows * sizeof(float));
-  // The shard is stopped: it must accept no push, answer no pull, and close nothing. The other
-  // shard must continue.
+  // A stopped shard must accept no push, answer no pull, and accept no Close. The other shard must
+  // continue.
   CHECK(pair.from.Push(1, 7, 3, kEpoch, rows) == v1::STALE);
-  // A stopped shard does not recognize duplicates either.
+  // For an update that it has, a stopped shard also answers STALE, and not DUPLICATE.
   CHECK(pair.from.Push(1, 7, 2, kEpoch, rows) == v1::STALE);
   CHECK(PullOf(pair.from, 1) == v1::PULL_STALE);
   pair.from.Give(Stage::CloseOf(1, {3}, {}));
@@ -102,7 +102,7 @@ TEST_CASE(
   CHECK(pair.from.Push(0, 7, 3, kEpoch, rows) == v1::APPLIED);
 
   REQUIRE_FALSE(pair.Receive(stopped, rows).has_error());
-  // The target has received the shard, but no server owns it yet.
+  // The target has received the shard, but has no Assign yet, so it does not own the shard.
   CHECK(pair.to.Hello().shards_size() == 0);
   CHECK(pair.to.Push(1, 7, 3, kEpoch, rows) == v1::STALE);
   CHECK(pair.to.Push(1, 7, 3, kNext, rows) == v1::STALE);
@@ -120,7 +120,8 @@ TEST_CASE(
   const v1::HeldShard held = pair.to.Hello().shards(0);
   CHECK(client::FromProto(held.done())->ToString() == IntervalSet({1, 2}).ToString());
   CHECK(client::FromProto(held.refused())->ToString() == IntervalSet({5}).ToString());
-  // At the target, an update that was in the state is a duplicate, and any other update is applied.
+  // At the target, a push is a duplicate if its update was in the moved state. Otherwise it is
+  // applied.
   CHECK(pair.to.Push(1, 7, 2, kNext, rows) == v1::DUPLICATE);
   CHECK(pair.to.Push(1, 2, 0, kNext, rows) == v1::DUPLICATE);
   CHECK(pair.to.Push(1, 5, 0, kNext, rows) == v1::REFUSED);
@@ -144,8 +145,8 @@ TEST_CASE(
   const v1::ShardStopped first = pair.Stop(0), again = pair.Stop(0);
   REQUIRE_FALSE(first.has_error());
   CHECK(first.sha256() == again.sha256());
-  // A Hello names the life for which the shard was stopped first. A shard that a former life
-  // stopped does not count as held [22].
+  // The Hello names the life of the coordinator that was the first to stop the shard. The
+  // coordinator does not count a shard as held if a former life stopped it (LEDGER line 22).
   CHECK(pair.from.Hello().shards(0).stopped_in() == 1);
   pair.from.On([&] { pair.from.control->OnLost(); });
   pair.from.Register(2);
@@ -153,7 +154,7 @@ TEST_CASE(
   CHECK(pair.from.Hello().shards(0).stopped_in() == 1);
   CHECK(pair.Stop(0, kNext).error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   CHECK(pair.Stop(5).error().code() == static_cast<int>(absl::StatusCode::kNotFound));
-  // A stopped shard can still be sealed, cut and dropped, because the job may end meanwhile.
+  // A stopped shard can still be cut, sealed and dropped, because the job may end during the move.
   const v1::ShardFile file = pair.from.Cut(0);
   CHECK(file.lsn() == 1);
 }
@@ -190,18 +191,18 @@ TEST_CASE(
         absl::StatusCode::kNotFound);
   CHECK(refused([](v1::ReceiveShard& r) { r.mutable_from()->set_address("nobody"); }) ==
         absl::StatusCode::kUnavailable);
-  // First the Assign names a state that this server does not have, and then one that came from
-  // another epoch.
+  // The first Assign names a state that the target has not received. The next one names a state
+  // that was received from another epoch.
   pair.to.Give(Pair::AssignMoved(0));
   CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
   pair.to.Give(Pair::AssignMoved(0, 4, {1, 4}));
   CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   pair.to.Give(Pair::AssignMoved(0));
-  // The wrong Assign has removed the received state.
+  // The Assign with the wrong epoch has removed the received state.
   CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   CHECK(pair.to.Hello().shards_size() == 0);
-  // After the shard is dropped at its source, it cannot be received.
+  // A shard that its source has dropped cannot be received any more.
   pair.from.Give(Stage::DropOf(0));
   CHECK(refused([](v1::ReceiveShard&) {}) == absl::StatusCode::kNotFound);
 }
@@ -221,7 +222,7 @@ TEST_CASE(
   pair.to.Register();
   gone();
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
-  pair.to.Give(Stage::DropOf(0, kNext));  // this order is for another epoch and changes nothing
+  pair.to.Give(Stage::DropOf(0, kNext));  // names another epoch, so it changes nothing
   pair.to.Give(Stage::DropOf(0));
   gone();
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
@@ -356,7 +357,8 @@ TEST_CASE(
     const v1::PushAnswer answer = replies[u]->reply->push();
     applied += answer == v1::APPLIED;
     stale += answer == v1::STALE;
-    // A worker sends unsettled updates again. Here all updates are sent again.
+    // A worker sends the updates again that have no final answer. This test sends all updates
+    // again.
     const auto again = push(pair.to, u, kNext);
     again->event.Wait();
     CHECK(again->reply->push() == (answer == v1::APPLIED ? v1::DUPLICATE : v1::APPLIED));

@@ -1,5 +1,5 @@
-// Tests orders to receive shards that are moved to this server: orders that are refused, that fail,
-// and that end. A complete move is tested in moves_test.cc.
+// Tests orders to receive a shard that is moved to this server: orders that are refused, orders
+// that fail, and orders that end. moves_test.cc tests complete moves.
 #include "ps_server/service/received_shards.h"
 
 #include <catch2/catch.hpp>
@@ -48,12 +48,13 @@ struct Fixture {
     received.emplace(std::move(options));
   }
   ~Fixture() { End(); }
-  // Ends the parts in the order of a server's end. Afterwards no callback runs.
+  // Ends the parts in the order in which a server ends them. No callback runs after this call.
   void End() {
     restorer.reset();
     executor.Shutdown();
   }
-  // Runs `calls` on the control executor, so that no answer of the restorer comes in between.
+  // Runs all calls in one task of the control executor, so that the restorer's answer cannot come
+  // between two calls.
   void Run(const std::function<void()>& calls) {
     runtime::WaitableEvent ran;
     executor.Post([&] {
@@ -71,7 +72,7 @@ struct Fixture {
     *receive.mutable_start() = client::ToProto(kStart);
     receive.mutable_from()->set_address("nowhere");
     receive.mutable_from()->set_server("0");
-    receive.set_bytes(4096);  // enough for a whole file, so that a piece is requested
+    receive.set_bytes(4096);  // enough for a file, so the first piece is requested
     receive.set_sha256(std::string(32, 'x'));
     return receive;
   }
@@ -127,9 +128,9 @@ TEST_CASE("a read that was cancelled is not answered") {
   std::unique_ptr<Shard> taken;
   f.Run([&] {
     begun = f.received->Begin(Fixture::OrderOf());
-    f.received->Forget(kKey, {1, 99});        // another epoch
-    f.received->ForgetJob(JobUid(kJob + 1));  // another job
-    taken = f.received->Take(kKey, kEpoch);   // The shard is still being read.
+    f.received->Forget(kKey, {1, 99});        // not this epoch
+    f.received->ForgetJob(JobUid(kJob + 1));  // not this job
+    taken = f.received->Take(kKey, kEpoch);   // null, because the shard is still being read
     if (way == 0) f.received->Forget(kKey);
     if (way == 1) f.received->Forget(kKey, kEpoch);
     if (way == 2) f.received->ForgetJob(JobUid(kJob));

@@ -12,7 +12,8 @@ struct Fixture : ShardsFixture {
   HostedShard* hosted = Add(CountingSlot(0));
   RequestBuilder request;
 
-  // Adds the rows of section `i`. Returns the place to which they are copied.
+  // Adds the pulled rows of section `i` of the call. Returns the address to which the rows will be
+  // copied.
   const std::byte* AddSection(const Call& call, std::uint32_t i) {
     const std::uint32_t tables[] = {0}, rows[] = {3};
     const PullPlan plan = hosted->shard->Read(
@@ -54,7 +55,7 @@ TEST_CASE_METHOD(Fixture, "another request, and a request after ReleaseMemory, g
     copies.Finish();
   }
   CHECK(answers == 3);
-  // The answers keep their memory. Different memory therefore has different addresses.
+  // The answers keep the memory of their rows, so their addresses must differ.
   CHECK(places[0] != places[1]);
   CHECK(places[1] != places[2]);
   CHECK(places[0] != places[2]);

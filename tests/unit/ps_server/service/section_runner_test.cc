@@ -51,7 +51,8 @@ TEST_CASE_METHOD(Fixture, "an admitted push is answered and counted when its app
   CHECK(hosted->shard->Values() == std::vector<float>{1, 2, 3, 4});
 }
 
-// Returns a request of `sender` with a push to shard 0 and, if `pulls`, a pull of it afterwards.
+// Returns a request of `sender` with a push to shard 0. If `pulls` is true, the request also pulls
+// shard 0 after the push.
 RequestBuilder RequestOf(const std::string& sender, std::uint64_t closure, bool pulls) {
   RequestBuilder builder;
   builder.header.set_client_name(sender);
@@ -72,19 +73,19 @@ TEST_CASE_METHOD(Fixture,
     if (pulls) runner.RunPull(hosted, call.Pull());
     CHECK(call.reply->push() == v1::APPLIED);
   };
-  // Returns how many updates had gradients that were at most 0, 1 and 2 updates old.
+  // Returns the numbers of updates whose gradients were at most 0, 1 and 2 updates old.
   const auto seen = [&] {
     const std::vector<std::uint64_t> counts = of_job->staleness.Read().cumulative;
     return std::vector<std::uint64_t>(counts.begin(), counts.begin() + 3);
   };
-  run("worker/0", 0, true);  // the sender has pulled nothing before, so this update is not counted
+  run("worker/0", 0, true);  // not counted, because the sender has pulled nothing before
   CHECK(of_job->staleness.Read().cumulative.back() == 0);
   run("worker/0", 1, true);
   CHECK(seen() == std::vector<std::uint64_t>{1, 1, 1});
   run("worker/1", 2, true);
   run("worker/0", 3, false);  // one update old, because of the update of worker/1
   CHECK(seen() == std::vector<std::uint64_t>{1, 2, 2});
-  run("worker/0", 4, false);  // two updates old: it has not pulled since its own last update
+  run("worker/0", 4, false);  // two updates old, because worker/0 did not pull after update 3
   run("worker/1", 5, true);   // two updates old, because of two updates of worker/0
   CHECK(seen() == std::vector<std::uint64_t>{1, 2, 4});
   RequestBuilder skip = RequestOf("worker/1", 6, false);
@@ -92,7 +93,8 @@ TEST_CASE_METHOD(Fixture,
   skip.header.mutable_pushes(0)->set_skip_reason("nan");
   skip.payloads[0] = {};
   runner.BeginPush(hosted, CallOf(skip, of_job).Push());
-  CHECK(of_job->staleness.Read().cumulative.back() == 4);  // a skipped update has no gradient
+  // A skipped update has no gradient to count.
+  CHECK(of_job->staleness.Read().cumulative.back() == 4);
 }
 
 TEST_CASE("a shard remembers the pulls of a limited number of senders") {

@@ -1,4 +1,4 @@
-// A ShardHost on manual executors. Requests are built, and answers are read, as by a worker.
+// A ShardHost on manual executors. The fixture builds requests and reads answers as a worker does.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -42,9 +42,9 @@ inline tensor::AlignedBuffer Gathered(const std::vector<tensor::SharedBytes>& pi
 // The answer to one request.
 struct Reply {
   bool answered = false;
-  int order = -1;  // position among the replies of one fixture
+  int order = -1;  // number of replies of the fixture before this one
   std::optional<absl::Status> failed;
-  // The pieces as given to the transport. They refer to memory of the shards.
+  // The pieces of the answer as the transport got them. They refer to the memory of the shards.
   std::vector<tensor::SharedBytes> pieces;
   tensor::AlignedBuffer frame;
   wire::Response response;
@@ -81,7 +81,7 @@ class RecordingResponder final : public transport::DataResponder {
   int* answers_;
 };
 
-// A reservation that counts its release.
+// A reservation that counts how often a reservation is released.
 class CountedReservation final : public transport::Reservation {
  public:
   explicit CountedReservation(int* released) : released_(released) {}
@@ -116,7 +116,7 @@ struct RequestBuilder {
     push_ids.emplace_back();
     return *push;
   }
-  // Adds a push of rows of table 0 of a slot.
+  // Adds a push of these rows to table 0 of a slot.
   v1::PushSection& PushRows(std::uint32_t shard, std::uint64_t closure, std::uint32_t update,
                             std::vector<std::int64_t> ids, std::vector<float> gradient) {
     v1::PushSection& push = Push(shard, closure, update, std::move(gradient));
@@ -151,7 +151,8 @@ struct RequestBuilder {
   }
 };
 
-// Returns a shard with rows of one element. Its optimizer `counting` adds the gradients.
+// Returns the settings of a shard whose rows have one element. The optimizer `counting` adds the
+// gradients.
 inline ShardSettings CountingShard(std::uint32_t shard, std::uint64_t rows = 4,
                                    std::uint64_t job = kJob) {
   ShardSettings s;
@@ -164,8 +165,8 @@ inline ShardSettings CountingShard(std::uint32_t shard, std::uint64_t rows = 4,
   return s;
 }
 
-// Returns a slot of one table with rows of two elements. Its optimizer `counting` adds the
-// gradients.
+// Returns the settings of a slot with one table, whose rows have two elements. The optimizer
+// `counting` adds the gradients.
 inline ShardSettings CountingSlot(std::uint32_t shard) {
   ShardSettings s;
   s.job = JobUid(kJob);
@@ -179,11 +180,11 @@ inline ShardSettings CountingSlot(std::uint32_t shard) {
   return s;
 }
 
-// The shards of one executor, for tests of parts that use them.
+// One executor and its shards, for tests of the parts that work on shards.
 struct ShardsFixture {
   ManualClock clock;
   HostedShards shards;
-  // The tasks of this executor are destroyed before the shards.
+  // The executor comes after `shards`, so that its tasks are destroyed first.
   runtime::ManualExecutor executor{&clock};
   int answers = 0;
 
@@ -210,7 +211,7 @@ struct ShardsFixture {
         std::make_shared<std::atomic<std::uint64_t>>(0), std::move(counters), nullptr);
     return call;
   }
-  // Begins to apply a push to the shard, as SectionRunner does.
+  // Begins to apply a push to the shard, in the same way as SectionRunner.
   void BeginApply(HostedShard* hosted) {
     ps_server::Push push;
     push.epoch = kEpoch;
@@ -221,7 +222,7 @@ struct ShardsFixture {
     REQUIRE(hosted->shard->applying());
     hosted->applying.emplace();
   }
-  // Ends the apply. Returns the tasks that waited for its end.
+  // Ends the apply. Returns the tasks that waited for the end of the apply.
   std::vector<std::function<void()>> EndApply(HostedShard* hosted) {
     while (hosted->shard->applying()) hosted->shard->ContinueApply(kTurnBytes);
     hosted->applying.reset();
@@ -230,9 +231,9 @@ struct ShardsFixture {
   const std::vector<float> gradient = std::vector<float>(4, 1);
 };
 
-// What one part of the service needs around it: the directory, one executor for all shards, and the
-// control executor. A fixture declares it as its last member, so that the tasks in the executors
-// are destroyed before the part that posted them.
+// The surroundings of one part of the service: the directory, one executor for all shards, and the
+// control executor. A fixture declares them as its last member. The tasks in the executors are then
+// destroyed before the part that posted the tasks.
 struct PartSurroundings {
   ManualClock clock;
   log::Logger logger{{.level = log::Level::kError, .file = "/dev/null"}};

@@ -53,7 +53,7 @@ TEST_CASE_METHOD(Fixture,
   CHECK(sent[1].assigned().shard() == 7);
   CHECK(sent[1].assigned().ok());
   Connect();
-  CHECK(sent.size() == 2);  // each message was sent only once
+  CHECK(sent.size() == 2);  // no message is sent a second time
 }
 
 TEST_CASE_METHOD(Fixture, "kept answers end with their job") {

@@ -1,4 +1,5 @@
-// Tests cuts of dense shards. The slices of a table's cut are tested in snapshots_test.cc.
+// Tests cuts of dense shards. snapshots_test.cc tests the cuts of tables, which are taken in
+// slices.
 #include "ps_server/service/shard_cuts.h"
 
 #include <catch2/catch.hpp>

@@ -50,13 +50,13 @@ TEST_CASE_METHOD(Fixture, "a shard is found at its epoch only, and a newer one t
 
 TEST_CASE_METHOD(Fixture, "the number of loading shards follows each way in and out") {
   Put(kOne, 1);
-  Put(kOne, 1, kNext);  // The shard was already loading.
+  Put(kOne, 1, kNext);  // shard 1 of this job is already loading
   Put(kOne, 2);
   Put(kTwo, 1);
   CHECK(directory.loading() == 3);
   directory.EndLoading(directory.Find({kOne, ShardId(1)}));
   CHECK(directory.loading() == 2);
-  directory.Remove({kOne, ShardId(1)});  // The shard has finished loading.
+  directory.Remove({kOne, ShardId(1)});  // no longer loading when it is removed
   CHECK(directory.loading() == 2);
   directory.Remove({kTwo, ShardId(1)});
   CHECK(directory.loading() == 1);
@@ -113,7 +113,7 @@ TEST_CASE_METHOD(Fixture, "a job without a held shard is forgotten, unless it ru
   }
   CHECK(jobs.CountersOf(kOne) == nullptr);
   CHECK(jobs.CountersOf(kTwo) != nullptr);
-  directory.ForgetUnheldJobs();  // a new session begins
+  directory.ForgetUnheldJobs();  // as at the begin of a new session
   CHECK(jobs.CountersOf(kTwo) == nullptr);
   CHECK(directory.jobs_named() == 0);
 }

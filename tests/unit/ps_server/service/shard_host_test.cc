@@ -1,5 +1,6 @@
-// Tests the data service over manual executors: answers by section, refusals that change nothing
-// (FAULTS S6), values by reference, the order within a request, and fairness between shards.
+// Tests the data service on manual executors: an answer for each section, refusals that change
+// nothing (scenario S6), values that are sent by reference, the order within a request, and
+// fairness between shards.
 #include <algorithm>
 #include <random>
 #include <thread>
@@ -36,7 +37,7 @@ TEST_CASE("one request is split over its shards and answered once, in its own or
     CHECK(reply->response.header->pushes(i).shard() == request.header.pushes(i).shard());
   }
   REQUIRE(reply->response.header->pulls_size() == 3);
-  // the push of the same request is applied before the pull
+  // The push to the shard is applied before the pull of the same request.
   CHECK(reply->values(0) == Floats(4, 7));
   CHECK(reply->values(1) == Floats(4, 0));
   CHECK(reply->values(2) == Floats(4, 6));
@@ -227,7 +228,8 @@ TEST_CASE("S6: garbage is answered with an error for the frame, and nothing has 
     const auto reply = f.Start(std::move(bytes));
     f.RunAll();
     REQUIRE(reply->answered);
-    if (!reply->response.header->has_error()) continue;  // the length is right by chance
+    // By chance the random length is the right one.
+    if (!reply->response.header->has_error()) continue;
     ++refused;
     CHECK(reply->response.header->error().code() ==
           static_cast<int>(absl::StatusCode::kInvalidArgument));
@@ -254,7 +256,8 @@ TEST_CASE(
   CHECK_THAT(reply->response.header->pulls(1).message(),
              Catch::Matchers::Contains(
                  "the values exceed the reservation of the request: shard=0 bytes=400000"));
-  // 65,536 pulls would refer to 26 GB of values, so the server's own limit must refuse them.
+  // The request claims to have memory for any answer. The server's own limit must refuse these
+  // 3,000 pulls, whose values have 1.2 GB.
   RequestBuilder greedy;
   greedy.header.set_response_bytes_max(~0ull);
   for (int i = 0; i < 3000; ++i) greedy.Pull(0);
@@ -316,7 +319,7 @@ TEST_CASE(
   f.RunAll();
   CHECK(reply->order < 3);
   for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->answered);
-  // Each pull saw the push of its request and those before it.
+  // Each pull must see the push of its own request and the pushes before it.
   for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->values()[0] == static_cast<float>(u + 1));
 }
 
@@ -331,10 +334,10 @@ TEST_CASE(
   pull.Pull(0);
   push.Push(0, 0, 0, Floats(large, 1));
   small.Pull(1);
-  // this answer holds every chunk, so the next apply cannot write in place
+  // The answer to this pull refers to every chunk, so the next apply must write to other memory.
   const auto before = f.Send(pull);
   const auto pushed = f.Start(push.Frame()), after = f.Start(pull.Frame());
-  const auto pulled = f.Start(small.Frame());  // this pull comes while the apply is in progress
+  const auto pulled = f.Start(small.Frame());  // comes in the middle of the apply
   f.RunAll();
   REQUIRE(before->answered);
   REQUIRE(pulled->answered);
@@ -367,7 +370,7 @@ TEST_CASE(
 
   std::vector<std::string> order;
   std::vector<v1::ShardState> states;
-  // the first turn of the apply comes before tasks that are posted from now on
+  // Start runs the first turn of the apply before any task that is posted afterwards.
   const auto reply = f.Start(push.Frame());
   const auto late = f.Start(next.Frame());
   shards.Close(key, kEpoch, {1, 9}, IntervalSet::Range(0, 1), {},
@@ -413,12 +416,12 @@ TEST_CASE("a shard that is dropped while it is next in its executor's queue is n
     for (const std::uint32_t shard : shards) request.Pull(shard);
     return f.Send(request);
   };
-  CHECK(pull({0})->pull() == v1::VALUES);  // shard 1 would be next
+  CHECK(pull({0})->pull() == v1::VALUES);  // the next turn would be that of shard 1
   f.host->shard_executor(ShardId(0)).Drop({JobUid(kJob), ShardId(1)}, kEpoch);
   const auto without = pull({1, 2});
   CHECK(without->pull(0) == v1::PULL_STALE);
   CHECK(without->pull(1) == v1::VALUES);
-  CHECK(pull({0})->pull() == v1::VALUES);  // shard 2 would be next
+  CHECK(pull({0})->pull() == v1::VALUES);  // the next turn would be that of shard 2
   f.Hold(CountingShard(1));
   RequestBuilder push;
   push.Push(1, 0, 0, Floats(4, 1));
@@ -435,7 +438,7 @@ TEST_CASE(
     "digests is not delayed") {
   HostFixture f(1);
   constexpr std::uint32_t kShards = 16;
-  // The digest of each shard takes one turn.
+  // The digest of each of these shards takes one turn of the executor.
   for (std::uint32_t shard = 0; shard < kShards; ++shard) f.Hold(CountingShard(shard, 262144));
   f.Hold(CountingShard(0, 4, kJob + 1));
   const std::vector<v1::ShardState> want = f.Report();
@@ -460,7 +463,7 @@ TEST_CASE(
   const int one = cost(1);
   CHECK(one >= static_cast<int>(kShards));
   CHECK(cost(20) <= one + 2 * 20);
-  // The digests of another job are computed separately.
+  // A report about another job computes its own digests.
   std::size_t other = 0, all = 0;
   f.host->Report(JobUid(kJob + 1), true,
                  [&](std::vector<v1::ShardState> states) { other = states.size(); });
@@ -468,7 +471,7 @@ TEST_CASE(
   f.RunAll();
   CHECK(other == 1);
   CHECK(all == kShards + 1);
-  // A report must not wait for a shard that is dropped meanwhile.
+  // A report must not wait for a shard that is dropped before its digest is computed.
   std::size_t left = 0;
   f.host->Report(JobUid(kJob), true,
                  [&](std::vector<v1::ShardState> states) { left = states.size(); });
@@ -479,7 +482,7 @@ TEST_CASE(
 
 TEST_CASE("a series of large pushes does not delay a report") {
   HostFixture f(1);
-  const std::uint64_t large = 300000;  // a little more than one turn
+  const std::uint64_t large = 300000;  // the apply takes a little more than one turn
   f.Hold(CountingShard(0, large));
   for (std::uint32_t u = 0; u < 4; ++u) {
     RequestBuilder push;
@@ -542,8 +545,8 @@ TEST_CASE(
   const auto take = [&](absl::StatusOr<ShardCut> cut) { cuts.push_back(std::move(cut)); };
   ShardExecutor& shards = f.host->shard_executor(ShardId(0));
   auto reply = f.Start(request.Frame());
-  shards.Cut(key, kEpoch, take);  // it comes after the first MiB of the apply
-  shards.Cut(key, {1, 4}, take);  // this epoch is not held, so it is answered at once
+  shards.Cut(key, kEpoch, take);  // asked for after the first MiB of the apply
+  shards.Cut(key, {1, 4}, take);  // the epoch is not held, so the answer comes at once
   f.RunAll();
   REQUIRE(reply->answered);
   REQUIRE(cuts.size() == 2);
@@ -559,8 +562,8 @@ TEST_CASE(
     CHECK(whole);
   };
   check(*cuts[1], 1);
-  // The shard is sealed. The cut must contain the pushes that were admitted before, and nothing
-  // else.
+  // The shard is sealed while the cut waits. The cut must contain exactly the pushes that were
+  // admitted before.
   cuts.clear();
   RequestBuilder third;
   third.Push(0, 0, 2, Floats(kRows, 1));
@@ -570,8 +573,8 @@ TEST_CASE(
   f.RunAll();
   REQUIRE(cuts.size() == 1);
   check(*cuts[0], 3);
-  // First the shard is dropped while the cut waits. In the second case the executor ends while a
-  // cut waits. In both cases the function must not be called.
+  // In the first case the shard is dropped while the cut waits. In the second case the executor
+  // ends while the cut waits. In both cases the function that waits for the cut must not be called.
   cuts.clear();
   f.Hold(CountingShard(0, kRows), {1, 6});
   v1::PushSection& push = *third.header.mutable_pushes(0);
@@ -661,8 +664,8 @@ TEST_CASE(
   section.set_kind(v1::SKIP);
   section.set_skip_reason("nan");
   CHECK(f.Send(skip)->push() == v1::APPLIED);
-  // A repeated push gets values again and is not counted as an update. Refused and stale requests
-  // must not count as traffic of the shard.
+  // A repeated push gets values but does not count as an update. Refused and stale requests do not
+  // count as traffic of the shard.
   CHECK(f.Send(request)->push() == v1::DUPLICATE);
   RequestBuilder stale;
   *stale.Push(2, 0, 0, Floats(4, 1)).mutable_epoch() = client::ToProto(ShardEpoch{1, 4});
@@ -724,8 +727,8 @@ TEST_CASE("failpoints: a delay delays its shard, keeps its order, and affects no
   CHECK(b->values() == Floats(4, 1));
 }
 
-// This test is useful under ThreadSanitizer. It has real executors, requests from several threads,
-// and control messages in between.
+// This test is most useful under ThreadSanitizer. It uses real executors, sends requests from
+// several threads, and sends control messages in between.
 TEST_CASE("many callers on real executors: every update is applied once") {
   std::vector<std::unique_ptr<runtime::ThreadExecutor>> executors;
   metrics::Registry registry;
@@ -764,7 +767,8 @@ TEST_CASE("many callers on real executors: every update is applied once") {
       callers.emplace_back("caller", [&, caller] {
         for (std::uint32_t u = 0; u < kUpdates; ++u) {
           RequestBuilder request;
-          // If an executor is idle, short work is run on the caller's thread.
+          // If the answer is small and the executor is idle, the request runs on the caller's
+          // thread.
           if (caller != 0) request.header.set_response_bytes_max(4096);
           for (std::uint32_t shard = 0; shard < kShards; ++shard)
             request.Push(shard, static_cast<std::uint64_t>(caller), u, Floats(4, 1));
@@ -813,7 +817,7 @@ TEST_CASE(
     runtime::WaitableEvent* const answered_;
   };
   const auto answered_here = [&](const RequestBuilder& request) {
-    // The executor can be lent to the caller only when its thread is idle.
+    // The executor runs work on the thread of a caller only while its own thread is idle.
     while (!executor.RunIfIdle([] {})) {
     }
     std::thread::id by;
@@ -860,8 +864,8 @@ TEST_CASE(
   CHECK(reply->values(1) == std::vector<float>{3, 4, 0, 0, 1, 2});
   CHECK(f.Send(both)->push(0) == v1::DUPLICATE);
 
-  // The rows of the second pull need more bytes than the request allows for its answer. The pull
-  // must be refused without any memory being reserved for it.
+  // The rows of the second pull need more bytes than the request allows for its answer. The server
+  // must refuse this pull before it reserves memory for it.
   RequestBuilder greedy;
   greedy.header.set_response_bytes_max(63);
   greedy.PullRows(1, std::vector<std::int64_t>(5, 7));

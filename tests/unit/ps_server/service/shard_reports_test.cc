@@ -68,12 +68,13 @@ TEST_CASE_METHOD(Fixture, "a shard that is dropped before its turn is not report
 }
 
 TEST_CASE_METHOD(Fixture, "reports with digests share the sums that are pending") {
-  // The digest of each shard takes one task: it has 512 KiB of values, and as much optimizer state.
+  // The digest of a shard takes one task, because the shard has 512 KiB of values and as much
+  // optimizer state.
   constexpr std::uint64_t kRows = 128 * 1024;
   for (std::uint32_t shard = 0; shard < 3; ++shard) Add(CountingShard(shard, kRows));
-  Begin(true);  // its digest of shard 0 is computed at once
+  Begin(true);  // computes the digest of shard 0 at once
   CHECK(made.empty());
-  Begin(true);  // the digest of shard 0 must be computed again for this report
+  Begin(true);  // cannot use the digest of shard 0, which was computed before
   CHECK(executor.RunReady() == 3);
   REQUIRE(made.size() == 2);
   for (const auto& states : made) {

@@ -1,5 +1,6 @@
-// Tests orders to cut and shards that are restored from files, on real executors and I/O threads.
-// The tests check what the coordinator is told, and what workers see meanwhile.
+// Tests orders to cut shards, and shards that are restored from files. Executors and I/O threads
+// are real. The tests check the messages to the coordinator and the answers that workers get
+// meanwhile.
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -47,8 +48,8 @@ TEST_CASE("a cut is restored bit for bit under a new owner, including the open c
     CHECK(std::string(reinterpret_cast<const char*>(report->sha256.data()), 32) == file.sha256());
     CHECK(report->value_digest == states[shard].digest());
     CHECK(report->header.plan_fingerprint() == kPlan);
-    // All fields of the shard's description are compared. For example, the second variable of a
-    // plan could not be resumed without its index.
+    // The file must have all fields of the shard's description. For example, a job could not resume
+    // the second variable of a plan without the index of the variable.
     CHECK(report->header.dense().SerializeAsString() ==
           Stage::AssignOf(shard).assign().spec().SerializeAsString());
   }
@@ -57,8 +58,8 @@ TEST_CASE("a cut is restored bit for bit under a new owner, including the open c
   a.On([] {});
   CHECK_THAT(a.Log(), Catch::Matchers::Contains("info snapshot written: shards=3 bytes="));
 
-  // More updates are applied, then the owner is lost. The same server must get the shard back from
-  // the file.
+  // One more update is applied after the cut. Then the server loses the shard, and must restore it
+  // from the file.
   REQUIRE(a.Push(1, 7, 9) == v1::APPLIED);
   v1::CoordinatorMessage assign = Stage::RestoreOf(files[1], {1, 8});
   *assign.mutable_assign()->mutable_refused() = client::ToProto(IntervalSet{30});
@@ -68,7 +69,7 @@ TEST_CASE("a cut is restored bit for bit under a new owner, including the open c
   REQUIRE(restored.size() == 3);
   CHECK(restored[1].digest() == states[1].digest());
   CHECK(restored[1].slot_digest() == states[1].slot_digest());
-  // the set `refused` has grown, which counts as an event
+  // The restored shard has one more refused closure, and this change raises the lsn.
   CHECK(restored[1].lsn() == states[1].lsn() + 1);
   CHECK(restored[1].vlsn() == states[1].vlsn());
   CHECK(restored[1].updates_applied() == states[1].updates_applied());
@@ -86,11 +87,11 @@ TEST_CASE("a cut is restored bit for bit under a new owner, including the open c
   CHECK(a.Push(1, 2, 0, epoch) == v1::DUPLICATE);
   CHECK(a.Push(1, 5, 0, epoch) == v1::REFUSED);
   CHECK(a.Push(1, 30, 0, epoch) == v1::REFUSED);
-  CHECK(a.Push(1, 7, 9, epoch) == v1::APPLIED);  // this update was not in the file
+  CHECK(a.Push(1, 7, 9, epoch) == v1::APPLIED);  // applied after the cut
   CHECK_THAT(a.Log(),
              Catch::Matchers::Contains(absl::StrCat("info shard restored: shard=1 file=", kFolder,
                                                     "/", files[1].file(), " lsn=")));
-  // The restored shards must be cut again, and not count as unchanged.
+  // A restored shard has changed since its file was written, so a new cut must write a new file.
   CHECK(a.Cut(1, epoch).file() != files[1].file());
 }
 
@@ -148,8 +149,8 @@ TEST_CASE(
     const auto count = static_cast<float>(inside);
     CHECK(shared->reply->values() == std::vector<float>{count, count, count, count, 0, 0});
     updates = static_cast<std::uint32_t>(inside);
-    // The memory of the job is that of its table, whether the rows were pushed or restored. It
-    // consists of values and optimizer state, the index, and spare memory for more rows.
+    // The job's memory is that of its table, whether its rows were pushed or restored. It consists
+    // of values and optimizer state, the index, and spare memory for further rows.
     a.On([&] { progress = a.control->Progress(); });
     REQUIRE(progress.jobs_size() == 1);
     CHECK(progress.jobs(0).bytes() == a.Report()[0].tables(0).memory_bytes());
@@ -265,7 +266,7 @@ TEST_CASE(
   REQUIRE(a.Hello().shards_size() == 1);
   CHECK(a.Hello().shards(0).loading());
   CHECK(client::FromProto<ShardEpoch>(a.Hello().shards(0).epoch()) == ShardEpoch{1, 8});
-  CHECK(a.Report().empty());  // the old copy must be freed before memory for the new one is taken
+  CHECK(a.Report().empty());  // the old copy must be freed before the new one is loaded
   RequestBuilder request;
   *request.Push(0, 0, 1, Floats(4, 1)).mutable_epoch() = client::ToProto(ShardEpoch{1, 8});
   const auto shared = a.Start(request);
@@ -279,7 +280,7 @@ TEST_CASE(
   const v1::ShardDurable later = a.NextDurable();
   CHECK(later.error().code() == static_cast<int>(absl::StatusCode::kUnavailable));
   CHECK(later.error().retryable());
-  a.Give(Stage::RestoreOf(file, {1, 8}));  // the order is repeated, and both get one answer
+  a.Give(Stage::RestoreOf(file, {1, 8}));  // the order is repeated, and one answer is sent for both
   a.gated.Release();
   CHECK(a.NextAssigned().ok());
   CHECK(a.Hello().shards(0).done().bounds_size() == 0);
@@ -316,7 +317,7 @@ TEST_CASE(
     }
     if (way == "seed")
       CHECK(client::FromProto<ShardEpoch>(a.NextAssigned().epoch()) ==
-            ShardEpoch{1, 9});  // this order does not wait for the file
+            ShardEpoch{1, 9});  // this shard starts from the seed and needs no file
     a.gated.Release();
     if (way == "file")
       CHECK(client::FromProto<ShardEpoch>(a.NextAssigned().epoch()) == ShardEpoch{1, 9});
@@ -349,12 +350,12 @@ TEST_CASE(
   a.Register();
   a.gated.Release();
   a.Settle();
-  const v1::ShardFile file = a.Cut(0);  // the answers may come in any order
+  const v1::ShardFile file = a.Cut(0);  // `durable` and `unchanged` may come in either order
   CHECK(a.Cuts("durable") == 1);
   CHECK(a.Cuts("unchanged") == 1);
   CHECK(a.files.List(kFolder)->size() == 1);
-  // A new file must be written for another folder, after the file was removed, and for a newer
-  // epoch of the same state.
+  // The server must write a new file in three cases: the order names another folder, the file was
+  // removed, or the same state has a newer epoch.
   v1::CoordinatorMessage elsewhere = Stage::CutOf({0});
   elsewhere.mutable_cut()->set_folder("file:///other");
   a.Give(elsewhere);
@@ -390,7 +391,7 @@ TEST_CASE(
              Catch::Matchers::Contains("shard is not held at this epoch: shard=9"));
   a.gated.Close();
   a.Give(Stage::CutOf({0, 1}));
-  a.gated.AwaitSomebody();  // the file of shard 0 is being written, and shard 1 waits
+  a.gated.AwaitSomebody();  // shard 0's file is being written
   a.Give(Stage::DropOf(0));
   a.Give(Stage::DropOf(1));
   CHECK(a.NextDurable().shard() == 1);
@@ -416,7 +417,7 @@ TEST_CASE("an order that a newer one replaced is answered once, by the newer one
   CHECK(a.NextDurable().shard() == 0);
   const v1::ShardDurable one = a.NextDurable();
   CHECK(one.shard() == 1);
-  CHECK(one.file().lsn() == 1);  // the cut was taken when its turn came
+  CHECK(one.file().lsn() == 1);  // the cut was taken after the file of shard 0
   a.Settle();
   CHECK(a.Unread() == 0);
 }
@@ -436,7 +437,7 @@ TEST_CASE(
   CHECK(file.lsn() == 1);
   a.Give(Stage::RestoreOf(file, {1, 8}));
   REQUIRE(a.NextAssigned().ok());
-  CHECK(a.Push(0, 0, 1, {1, 8}) == v1::APPLIED);  // the seal is not a part of the state
+  CHECK(a.Push(0, 0, 1, {1, 8}) == v1::APPLIED);  // a snapshot does not contain the seal
 }
 
 TEST_CASE(
@@ -462,7 +463,7 @@ TEST_CASE(
   const v1::ShardDurable saved = a.NextDurable();
   CHECK_FALSE(saved.tried_again());
   CHECK(saved.file().lsn() > 1);
-  // An order that would fail in every retry must be answered.
+  // An order that would fail in every retry is not retried, and must be answered.
   v1::CoordinatorMessage bucket = Stage::CutOf({0});
   bucket.mutable_cut()->set_folder("s3://bucket/job");
   a.Give(bucket);
@@ -516,8 +517,9 @@ TEST_CASE("cuts during continuous pushes are restored to exactly the updates of 
   }
 }
 
-// This is a measurement, not a test. Run it by name on a quiet machine. It pushes to a 16 MiB shard
-// with as much optimizer state, through the shard's executor, one push at a time, on a real disk.
+// This is a measurement, not a test. Run it by name on a quiet machine. It pushes to a shard of 16
+// MiB with as much optimizer state. The pushes go through the shard's executor, one at a time, and
+// the disk is a real one.
 TEST_CASE("measured: pushes through an executor while snapshots are written all the time",
           "[.measure]") {
   constexpr std::uint64_t kRows = 4u << 20;
@@ -570,7 +572,7 @@ TEST_CASE("a server ends while orders wait on both sides") {
     a.Give(Stage::RestoreOf(other, {1, 8}));
   }
   a.Give(Stage::CutOf({1, 2, 3}));
-  a.gated.AwaitSomebody(2);  // one order reads, and one writes
+  a.gated.AwaitSomebody(2);  // one order reads a file, and one writes a file
   for (const auto& executor : a.executors) executor->Shutdown();
   a.executor->Shutdown();
   a.gated.Release();

@@ -1,4 +1,4 @@
-// A server without its transport, on real executors and I/O threads. The test acts as the
+// A server without its transport, on real executors and I/O threads. The test plays the
 // coordinator.
 #pragma once
 
@@ -23,12 +23,12 @@
 namespace evergrad::ps_server {
 
 using Floats = std::vector<float>;
-using namespace std::chrono_literals;  // in tests only
+using namespace std::chrono_literals;  // used only in tests
 
 inline constexpr char kFolder[] = "file:///job";
 inline constexpr char kPlan[] = "plan";
 
-// A file system whose Open waits while the gate is closed.
+// A file system in which every call that opens or creates a file waits while the gate is closed.
 class GatedFiles final : public fs::FileSystem {
  public:
   explicit GatedFiles(fs::FileSystem* files) : files_(*files) {}
@@ -112,16 +112,16 @@ struct Stage {
   std::unique_ptr<SnapshotWriter> writer;
   std::unique_ptr<Restorer> restorer;
   std::unique_ptr<Images> images;
-  std::unique_ptr<transport::Server> server;       // with `network`: the listener for other servers
-  std::unique_ptr<client::ParameterClient> peers;  // with `network`: the client for other servers
+  std::unique_ptr<transport::Server> server;       // if `network` is given: serves other servers
+  std::unique_ptr<client::ParameterClient> peers;  // if `network` is given: calls other servers
   std::unique_ptr<Control> control;
 
   Mutex mu;
   CondVar changed;
   std::deque<v1::TaskMessage> sent ABSL_GUARDED_BY(mu);
 
-  // With `network`, shards can be moved to this server and from it. Its address is
-  // server->address().
+  // If `network` is given, shards can be moved to this server and from it. The server's address is
+  // then server->address().
   explicit Stage(fs::FileSystem* real = nullptr, transport::Transport* network = nullptr,
                  std::uint64_t images_max = 1ull << 30)
       : gated(real != nullptr ? real : &files) {
@@ -203,7 +203,7 @@ struct Stage {
     peers.reset();
   }
 
-  // Runs the task on the control executor, and returns when the task has ended.
+  // Runs `task` on the control executor and returns when the task has ended.
   void On(const std::function<void()>& task) {
     runtime::WaitableEvent done;
     executor->Post([&] {
@@ -248,16 +248,16 @@ struct Stage {
     MutexLock lock(&mu);
     return sent.size();
   }
-  // Waits until every executor and I/O thread has finished its work for earlier orders, by a round
-  // trip through each. Gates must be open.
+  // Waits until every executor and I/O thread has done the work of earlier orders. For this it
+  // passes one order through each of them. All gates must be open.
   void Settle() {
-    Give(CutOf({63}));  // the shard is not held, so the order is answered at once
+    Give(CutOf({63}));  // shard 63 is not held, so the answer comes at once
     CHECK(NextDurable().shard() == 63);
     v1::CoordinatorMessage message;
     message.mutable_assign()->CopyFrom(AssignOf(62).assign());
     message.mutable_assign()->mutable_snapshot()->CopyFrom(Source({}));
     message.mutable_assign()->mutable_snapshot()->set_uri("file:///job/none");
-    Give(message);  // comes after all earlier orders of the restorer
+    Give(message);  // handled after all earlier orders of the restorer
     CHECK(NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   }
 
@@ -282,8 +282,8 @@ struct Stage {
     assign.set_shards_total(64);
     return message;
   }
-  // Replaces the variable by a slot. The slot has one table with two columns, and the optimizer
-  // `counting`.
+  // Makes the shard a slot instead of a part of a dense variable. The slot has one table with two
+  // columns and the optimizer `counting`.
   static void MakeSlot(v1::ShardSpec* spec) {
     spec->clear_variable();
     spec->clear_row_end();

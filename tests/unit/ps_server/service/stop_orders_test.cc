@@ -1,5 +1,5 @@
-// Tests orders to stop a shard for a move that fail before a file image exists. The others are
-// tested in moves_test.cc.
+// Tests orders to stop a shard for a move that fail before the image of the shard's file exists.
+// moves_test.cc tests the other orders.
 #include "ps_server/service/stop_orders.h"
 
 #include <catch2/catch.hpp>
@@ -75,7 +75,7 @@ TEST_CASE_METHOD(Fixture, "a server without images answers Unimplemented") {
 }
 
 TEST_CASE_METHOD(Fixture, "a failed cut is answered, but only in the session of its order") {
-  Put();  // the shard is in the directory, but its executor does not have it
+  Put();  // the executor does not hold this shard
   orders.Submit(StopOf(), 3);
   server.RunAll();
   REQUIRE(sent.size() == 1);

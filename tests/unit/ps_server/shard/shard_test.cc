@@ -1,5 +1,5 @@
-// Tests transcripts of LEDGER lines 6 to 13, 20a, 21 and 24 at one shard, and that values do not
-// depend on the partitioning.
+// Tests transcripts at one shard for the LEDGER lines 6 to 13, 20a, 21 and 24. Also tests that
+// values do not depend on the partitioning.
 #include <catch2/catch.hpp>
 
 #include <bit>
@@ -48,7 +48,7 @@ Push Update(std::uint64_t c, std::uint32_t u, Attempt attempt, const Gradient& g
   return push;
 }
 
-// Everything that a refusal must not change.
+// The parts of a shard's state that a refusal must not change.
 struct Trace {
   std::uint64_t lsn, vlsn, applied, digest, slot_digest;
   Ledger ledger;
@@ -77,7 +77,7 @@ TEST_CASE(
     REQUIRE(shard->Close({1, 5}, {1, 9}, IntervalSet{1}, {}));
     const Trace after = TraceOf(*shard);
 
-    // Two owners are made from one cut. Neither may see the other's pushes.
+    // Two shards are restored from one cut. A push to one of them must not change the other.
     const auto first = Shard::Restore(settings, cut, {1, 5}, {1, 2}, {}),
                second = Shard::Restore(settings, cut, {1, 5}, {1, 2}, IntervalSet{91});
     REQUIRE(first.ok());
@@ -117,7 +117,7 @@ TEST_CASE("an apply in pieces gives the bits of a whole apply, also beside reade
       CHECK(in_pieces->BeginApply(Update(7, u, {1, 1}, gradient)).code == PushCode::kApplied);
       int pieces = 0;
       for (; in_pieces->applying(); ++pieces) {
-        // A Close and a seal change no value, so they may come between two pieces of an apply.
+        // A Close or a seal changes no value, so it may come between two pieces of an apply.
         if (u == 2 && pieces == 1)
           CHECK(in_pieces->Close({1, 5}, {1, 9}, IntervalSet::Range(7, 8), {}));
         if (u == 2 && pieces == 2) in_pieces->Seal();
@@ -157,9 +157,8 @@ TEST_CASE(
   Push next = Update(1, 2, {1, 1}, gradient);
   next.epoch = {1, 6};
   CHECK((*moved)->Apply(next).code == PushCode::kApplied);
-  shard->BecomeOwned(
-      {1, 7}, {1, 2},
-      {});  // as for a copy in a model, because the state belongs to another owner now
+  shard->BecomeOwned({1, 7}, {1, 2},
+                     {});  // A copy of the shard in a simulation may become owned again.
   CHECK_FALSE(shard->stopped());
 }
 
@@ -173,12 +172,12 @@ TEST_CASE("an update is applied once, and its repeat is a duplicate that changes
   CHECK(shard->updates_applied() == 1);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kDuplicate);
   CHECK(shard->Apply(Update(0, 0, {1, 2}, one)).code ==
-        PushCode::kDuplicate);  // as when the closure is retried
+        PushCode::kDuplicate);  // the closure was granted again
   CHECK(shard->lsn() == 1);
   CHECK(shard->duplicates() == 2);
   CHECK(shard->Values() == std::vector<float>(4, 1));
   CHECK(shard->Apply(Update(0, 2, {1, 2}, one)).code ==
-        PushCode::kApplied);  // updates may arrive out of order
+        PushCode::kApplied);  // the updates of a closure may arrive in any order
   CHECK(shard->Apply(Update(0, 1, {1, 2}, one)).code == PushCode::kApplied);
   CHECK(shard->Values() == std::vector<float>(4, 3));
 }
@@ -191,7 +190,7 @@ TEST_CASE("a lower attempt is superseded after a higher one was seen, also as a 
   CHECK(shard->Apply(Update(7, 1, {1, 3}, one)).code == PushCode::kSuperseded);
   CHECK(shard->Apply(Update(7, 1, {1, 4}, one)).code == PushCode::kApplied);
   CHECK(shard->Apply(Update(7, 2, {2, 1}, one)).code ==
-        PushCode::kApplied);  // attempts are pairs, so a later term is higher
+        PushCode::kApplied);  // an attempt of a later term is higher
   CHECK(shard->Apply(Update(7, 3, {1, 9}, one)).code == PushCode::kSuperseded);
 }
 
@@ -237,15 +236,14 @@ TEST_CASE("a malformed push is refused with a message and changes nothing, not e
   push = Update(0, 1, {1, 1}, one);
   push.kind = UpdateKind::kSkip;
   push.skip_reason = "nan";
-  CHECK_FALSE(refused(push).empty());  // this skip has a payload
+  CHECK_FALSE(refused(push).empty());  // a skip must have no payload
   push.payload = {};
   push.skip_reason = "";
   CHECK_FALSE(refused(push).empty());
   const std::string lengthy(65, 'x');
   push.skip_reason = lengthy;
   CHECK_FALSE(refused(push).empty());
-  CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code ==
-        PushCode::kApplied);  // the same identity in a well-formed push
+  CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code == PushCode::kApplied);  // now as a valid push
 }
 
 TEST_CASE("a decoding error is reported after the fence and the ledger, as in LEDGER line 11") {
@@ -274,10 +272,10 @@ TEST_CASE("a skip only sets the bit and is counted by its reason") {
   CHECK(shard->skips().at("nan") == 1);
   CHECK(shard->Apply(push).code == PushCode::kDuplicate);
   CHECK(shard->Apply(Update(0, 0, {1, 2}, one)).code ==
-        PushCode::kDuplicate);  // this is the gradient of the skipped update
+        PushCode::kDuplicate);  // the gradient of the update that was skipped
   CHECK(shard->Values() == std::vector<float>(4, 0));
   push.attempt = {1, 2};
-  // Reasons come from peers, so their number is limited.
+  // The reasons come from peers, so the shard keeps only a limited number of different reasons.
   for (std::uint32_t u = 1; u < 100; ++u) {
     const std::string reason = "r" + std::to_string(u);
     push.update = UpdateIndex(u);
@@ -306,7 +304,7 @@ TEST_CASE(
   CHECK(shard->vlsn() == 2);
   CHECK(shard->ledger().open().empty());
   CHECK(shard->Close({1, 5}, {1, 9}, {0}, {5}));
-  CHECK(shard->lsn() == 3);  // it has changed nothing
+  CHECK(shard->lsn() == 3);  // the repeated Close has changed nothing
   CHECK(shard->Apply(Update(0, 1, {1, 7}, one)).code == PushCode::kDuplicate);
   const PushResult refused = shard->Apply(Update(5, 1, {1, 7}, one));
   CHECK(refused.code == PushCode::kRefused);
@@ -320,7 +318,7 @@ TEST_CASE("a Close of another epoch, or from before the shard's rollback, is ign
   CHECK_FALSE(shard->Close({1, 4}, {1, 9}, {0}, {}));
   CHECK_FALSE(shard->Close({1, 5}, {1, 1}, {0}, {}));
   CHECK(TraceOf(*shard) == before);
-  CHECK(shard->Close({1, 5}, {1, 2}, {0}, {}));  // a Close with V equal to the start is accepted
+  CHECK(shard->Close({1, 5}, {1, 2}, {0}, {}));  // V may be equal to the start
 }
 
 TEST_CASE(
@@ -350,16 +348,16 @@ TEST_CASE("a pull compares start and vlsn together, never vlsn alone") {
   const PullResult again = ReadShard(*shard, {{1, 5}, true, first.start, first.vlsn});
   CHECK(again.code == PullCode::kUnchanged);
   CHECK(again.chunks.empty());
-  // S11: the shard was rolled back to the seed and has then reached the same vlsn with other
-  // contents.
+  // In scenario S11 the shard was rolled back to the seed, and has then reached the same vlsn with
+  // other values.
   auto rolled_back = Shard::FromSeed(Counting(), {1, 5}, {1, 8}, {});
   REQUIRE(rolled_back.ok());
   CHECK((*rolled_back)->Apply(Update(9, 0, {1, 3}, one)).code == PushCode::kApplied);
   CHECK((*rolled_back)->vlsn() == first.vlsn);
   CHECK(ReadShard(**rolled_back, {{1, 5}, true, first.start, first.vlsn}).code ==
         PullCode::kValues);
-  // Without `has`, the tag (0,0) and 0 means that the caller holds no values, even if the shard was
-  // never changed.
+  // The tag consists of start and vlsn. If `has` is false, the tag (0,0) and 0 says that the caller
+  // holds no values. It does not match a shard with this tag.
   auto fresh = Shard::FromSeed(Counting(), {1, 5}, {0, 0}, {});
   CHECK(ReadShard(**fresh, {{1, 5}, false, {0, 0}, 0}).code == PullCode::kValues);
   CHECK(ReadShard(**fresh, {{1, 5}, true, {0, 0}, 0}).code == PullCode::kUnchanged);
@@ -396,8 +394,8 @@ TEST_CASE(
   CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code == PushCode::kApplied);
   CHECK(TraceOf(*snapshot) == cut);
 
-  // Line 21: the snapshot becomes the state of a new owner, together with the closures that were
-  // cancelled meanwhile.
+  // LEDGER line 21: a new owner begins with the snapshot and with the closures that were cancelled
+  // after the snapshot.
   const auto owned = snapshot->Snapshot();
   owned->BecomeOwned({1, 11}, {1, 10}, {4});
   CHECK(owned->epoch() == ShardEpoch{1, 11});
@@ -429,7 +427,7 @@ TEST_CASE("open closures are bounded, and one more is asked to retry") {
   CHECK(shard->Apply(Update(kOpenClosuresMax, 0, {1, 1}, one)).code == PushCode::kBusy);
   CHECK(TraceOf(*shard) == before);
   CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code ==
-        PushCode::kApplied);  // closures that are open in the snapshot continue
+        PushCode::kApplied);  // closure 0 is already open, so it may continue
   CHECK(shard->Close({1, 5}, {1, 9}, {0}, {}));
   CHECK(shard->Apply(Update(kOpenClosuresMax, 0, {1, 1}, one)).code == PushCode::kApplied);
 }
@@ -462,7 +460,7 @@ TEST_CASE("invalid shard settings are refused by name") {
   s.variable_shape = tensor::Shape(std::vector<std::uint64_t>(9, 1));
   CHECK_FALSE(message(s).empty());
   s = Counting();
-  s.variable_shape = tensor::Shape{};  // a scalar is one row
+  s.variable_shape = tensor::Shape{};  // a scalar has one row
   s.row_end = 1;
   CHECK(Shard::FromSeed(s, {1, 1}, {1, 1}, {}).ok());
 }
@@ -475,7 +473,8 @@ struct Totals {
   std::vector<float> values;
 };
 
-// Trains a variable of shape (13, 5) that is divided into `ranges`, for `updates` updates.
+// Trains a variable of shape (13, 5), divided into the ranges of rows `ranges`, with `updates`
+// updates.
 Totals Train(const std::vector<sharding::RowRange>& ranges, const InitializerSettings& initializer,
              const optimizers::Settings& optimizer, int updates) {
   Totals totals;

@@ -30,7 +30,7 @@ inline ShardSettings SlotOf(const std::string& optimizer = "counting") {
   return s;
 }
 
-// The rows of a section. The object owns their memory.
+// The ids of a push or a pull, and the gradients of a push. The object owns the memory of both.
 struct Rows {
   std::vector<std::uint32_t> tables, counts;
   std::vector<std::int64_t> ids;
@@ -38,8 +38,8 @@ struct Rows {
   TableRows of() const { return {true, ids, tables, counts}; }
   std::span<const std::byte> bytes() const { return std::as_bytes(std::span(floats)); }
 };
-// Returns rows of the table `user` (2 elements) and of the table `item` (3 elements). Each element
-// is `value`.
+// Returns rows of the tables `user` (2 elements per row) and `item` (3 elements per row). Each
+// element of the gradients is `value`.
 inline Rows RowsOf(std::vector<std::int64_t> users, std::vector<std::int64_t> items,
                    float value = 1) {
   Rows rows;
@@ -80,7 +80,8 @@ inline std::vector<float> Pulled(const Shard& shard, const Rows& rows,
   return floats;
 }
 
-// Returns a cut whose slices this thread takes itself, because it is the shard's only thread.
+// Returns a cut of the shard. Its slices are taken on the calling thread, which is the shard's only
+// thread.
 inline ShardCut CutOf(const Shard& shard, std::uint64_t slice_bytes = 64,
                       std::uint64_t preimage_bytes_max = kPreimageBytesMax) {
   ShardCut cut = shard.Cut(preimage_bytes_max);

@@ -1,5 +1,5 @@
-// Tests transcripts of LEDGER lines 6 to 13 at a slot, which has one ledger for several tables and
-// gives one answer.
+// Tests transcripts at a slot for the LEDGER lines 6 to 13. A slot has several tables and one
+// ledger, and gives one answer to a push.
 #include "tests/unit/ps_server/shard/slot_fixture.h"
 
 namespace evergrad::ps_server {
@@ -26,7 +26,7 @@ TEST_CASE(
   const auto shard = Seeded(SlotOf());
   const Rows both = RowsOf({7, -9}, {7});
   CHECK(Pulled(*shard, both) == std::vector<float>(7, 0.f));
-  CHECK(shard->value_bytes() == 0);  // a pull creates no row
+  CHECK(shard->value_bytes() == 0);  // the pull has created no row
   CHECK(shard->Apply(PushOf(0, 0, both)).code == PushCode::kApplied);
   CHECK(shard->lsn() == 1);
   CHECK(shard->Apply(PushOf(0, 0, both)).code == PushCode::kDuplicate);
@@ -113,8 +113,8 @@ TEST_CASE("sections that do not fit the tables are refused with the reason, and 
   wrong.tables[1] = 9;
   CHECK_THAT(ReadShard(*shard, {kSlotEpoch, false, {}, 0, wrong.of()}).invalid,
              Catch::Contains("no such table"));
-  // A pull of rows that do not exist in this form must not reserve memory. A valid pull must report
-  // how much memory it needs.
+  // A pull of a table that does not exist must not reserve memory. A valid pull must report the
+  // memory that it needs.
   const PullPlan misfit = shard->Read({kSlotEpoch, false, {}, 0, wrong.of()});
   CHECK(misfit.rows_bytes == 0);
   CHECK(misfit.rows.empty());
@@ -143,7 +143,7 @@ TEST_CASE("a dense shard refuses an id list") {
 
 TEST_CASE("S10: a push that reaches a byte limit is refused whole") {
   ShardSettings settings = SlotOf();
-  settings.slot->tables[1].bytes_max = 400;  // enough for a few rows of the second table
+  settings.slot->tables[1].bytes_max = 400;  // enough for a few rows
   const auto shard = Seeded(settings);
   std::uint32_t u = 0;
   PushResult result;
@@ -152,7 +152,7 @@ TEST_CASE("S10: a push that reaches a byte limit is refused whole") {
     const std::int64_t id = u;
     result = shard->Apply(PushOf(0, u, RowsOf({id}, {id})));
     if (result.code != PushCode::kApplied) {
-      CHECK(TraceOf(*shard) == before);  // the row of the first table was not created either
+      CHECK(TraceOf(*shard) == before);  // no row of the first table was created
       break;
     }
   }
@@ -161,7 +161,7 @@ TEST_CASE("S10: a push that reaches a byte limit is refused whole") {
   REQUIRE(u > 0);
   CHECK(shard->Tables()[0]->rows() == u);
   CHECK(shard->Tables()[1]->rows() == u);
-  // these rows exist already
+  // These rows exist, so they need no more memory.
   CHECK(shard->Apply(PushOf(0, u, RowsOf({0}, {0}))).code == PushCode::kApplied);
   CHECK(shard->Apply(PushOf(0, u + 1, RowsOf({1000}, {}))).code == PushCode::kApplied);
 }
@@ -173,11 +173,11 @@ TEST_CASE("an eviction of rows is an event of its own") {
   REQUIRE(shard->Apply(PushOf(0, 0, RowsOf({1}, {}))).code == PushCode::kApplied);
   CHECK(shard->lsn() == 1);
   REQUIRE(shard->Apply(PushOf(1, 0, RowsOf({2}, {}))).code ==
-          PushCode::kApplied);  // this step is a hundred steps later
+          PushCode::kApplied);  // the global step is a hundred steps higher
   CHECK(shard->Tables()[0]->rows() == 1);
   CHECK(shard->lsn() == 3);
   CHECK(shard->vlsn() == 3);
-  // If a row was evicted after it was pulled, a push to it creates the row again.
+  // A push to a row that was evicted after the pull creates the row once more.
   REQUIRE(shard->Apply(PushOf(1, 1, RowsOf({1}, {}, 3))).code == PushCode::kApplied);
   CHECK(Pulled(*shard, RowsOf({1}, {})) == std::vector<float>{3, 3});
 }

@@ -1,5 +1,6 @@
-// Tests 16-bit wire types. The values of a shard must equal those of a float32 shard that got the
-// widened gradients. The answers of the shard must be these values, narrowed.
+// Tests values and gradients in 16-bit wire types. The values of a shard must equal those of a
+// float32 shard that got the same gradients, widened to float32. The shard's answers must be its
+// values, narrowed to the wire type.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -47,7 +48,7 @@ std::vector<std::byte> BytesOf(const PullResult& result) {
     all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
   return all;
 }
-// A gradient in both forms, which have the same values.
+// A gradient in its 16-bit form and in its float32 form. Both forms have the same values.
 struct Both {
   std::vector<std::byte> narrow;
   std::vector<float> wide;
@@ -94,7 +95,7 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
         };
         check(*shard);
         CHECK(shard->value_bytes() == n * sizeof(float));
-        // as long as an answer is held, the next apply must write to other memory
+        // While an answer is held, an apply must not change its memory.
         std::vector<PullResult> held;
         std::vector<std::vector<std::byte>> was;
         for (std::uint32_t u = 0; u < 4; ++u) {
@@ -113,12 +114,13 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
           check(*shard);
         }
         for (std::size_t i = 0; i < held.size(); ++i) CHECK(BytesOf(held[i]) == was[i]);
-        // The answer UNCHANGED must not depend on the wire type.
+        // The wire type must not change the answer UNCHANGED.
         const PullResult now = ReadShard(*shard, {kSlotEpoch, true, shard->start(), shard->vlsn()});
         CHECK(now.code == PullCode::kUnchanged);
         CHECK(now.chunks.empty());
         CHECK(now.wire == wire);
-        // Moves and snapshots contain float32 values, so the next owner can answer in another type.
+        // Moves and snapshots contain float32 values, so the next owner can answer in another wire
+        // type.
         const auto moved =
             Shard::Restore(Dense(n, wire, optimizer), shard->Cut(), kSlotEpoch, {1, 2}, {});
         REQUIRE(moved.ok());
@@ -129,7 +131,7 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
         REQUIRE(wide.ok());
         CHECK(BytesOf(ReadShard(**wide, {kSlotEpoch, false, {}, 0})) ==
               Narrowed(WireType::kFloat32, shard->Values()));
-        // A cut shares the chunks. Later applies must not change them.
+        // A cut shares the chunks of the shard. Later applies must not change these chunks.
         const Both gradient = GradientOf(wire, n, 9);
         REQUIRE((*moved)->Apply(DensePush(9, gradient.narrow, wire, n)).code == PushCode::kApplied);
         check(*shard);
@@ -179,8 +181,8 @@ ShardSettings SlotOn(std::vector<WireType> wire) {
   return settings;
 }
 
-// Returns the rows of a section in their wire types, and replaces `rows` by the float32 values that
-// these bytes represent.
+// Returns the bytes of the rows in the wire types of their tables. Replaces the values in `rows` by
+// those that these bytes represent.
 std::vector<std::byte> OnWire(const std::vector<WireType>& wire, Rows* rows) {
   std::vector<std::byte> bytes;
   std::size_t at = 0;
@@ -202,7 +204,7 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       {WireType::kFloat16, WireType::kFloat16},
       {WireType::kFloat32, WireType::kBFloat16},
       {WireType::kBFloat16,
-       WireType::kFloat32}};  // in the last case float32 rows are at unaligned addresses
+       WireType::kFloat32}};  // the float32 rows of the last case are at unaligned addresses
   for (const std::vector<WireType>& wire : kinds) {
     INFO(tensor::WireTypeName(wire[0]) << " " << tensor::WireTypeName(wire[1]));
     const auto shard = Seeded(SlotOn(wire)), plain = Seeded(SlotOn({}));
@@ -211,7 +213,8 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       const auto ids = [&](std::size_t n) {
         std::vector<std::int64_t> list(n);
         for (std::int64_t& id : list)
-          id = static_cast<std::int64_t>(random() % 9);  // so that some ids are duplicates
+          // Few different ids, so that some are duplicates.
+          id = static_cast<std::int64_t>(random() % 9);
         return list;
       };
       Rows rows = u % 3 == 0   ? RowsOf(ids(5), {})
@@ -236,7 +239,7 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       CHECK(shard->Digest() == plain->Digest());
       CHECK(shard->StateDigest() == plain->StateDigest());
 
-      Rows asked = rows;  // id 99 has no row
+      Rows asked = rows;  // the table has no row 99
       asked.ids[0] = 99;
       asked.floats = Pulled(*plain, asked);
       const PullResult pulled = ReadShard(*shard, {kSlotEpoch, false, {}, 0, asked.of()});
@@ -244,7 +247,7 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       CHECK(pulled.wire == section);
       CHECK(BytesOf(pulled) == OnWire(wire, &asked));
 
-      // The caller can also have the same answer written to its own memory.
+      // A caller can also provide the memory to which the same answer is written.
       const PullPlan plan = shard->Read({kSlotEpoch, false, {}, 0, asked.of()});
       CHECK(plan.result.invalid == "");
       CHECK(plan.result.chunks.empty());

@@ -1,6 +1,6 @@
-// Tests that cuts are written to files and read back. A file must have the same bits, and exactly
-// the updates of the ledger beside them, whatever is pushed meanwhile. Every refusal is tested,
-// too.
+// Tests that cuts are written to files and read back. A file must have the same bits as the cut,
+// and exactly the updates that its ledger names, whatever is pushed meanwhile. Every reason for a
+// refusal is tested, too.
 #include "ps_server/snapshot/cut_file.h"
 
 #include <signal.h>
@@ -82,7 +82,8 @@ State StateOf(const Shard& s) {
 }
 
 TEST_CASE("a restored shard has the bits of the cut, and continues with the bits of the original") {
-  // 700,000 floats are eleven chunks and three blocks. The last chunk and the last block are short.
+  // 700,000 floats are eleven chunks in memory and three blocks in a file. The last chunk and the
+  // last block are short.
   const struct {
     const char* optimizer;
     double momentum;
@@ -164,8 +165,8 @@ TEST_CASE("a restore adds refused closures (LEDGER line 21) and removes attempts
   CHECK((*restored)->lsn() == shard->lsn() + 1);
 }
 
-// Each element belongs to one (closure, update), which adds 1 to it. The values therefore show
-// which updates were applied.
+// Each update of a closure adds 1 to one element that no other update changes. The values therefore
+// show which updates were applied.
 TEST_CASE("random pushes, cuts and restores give the values, states and ledger of an exact map") {
   constexpr std::uint64_t kRows = 24, kElements = kRows * 5;
   constexpr std::uint32_t kUpdates = 5;
@@ -177,7 +178,7 @@ TEST_CASE("random pushes, cuts and restores give the values, states and ledger o
     settings.initializer = {};
     auto shard = Seeded(settings);
     ShardEpoch epoch{1, 5};
-    // The second implementation, which is simple.
+    // Here begins the simple second implementation.
     std::map<std::pair<std::uint64_t, std::uint32_t>, int> applied;
     std::set<std::uint64_t> done;
     struct Kept {
@@ -210,7 +211,7 @@ TEST_CASE("random pushes, cuts and restores give the values, states and ledger o
     };
     for (int event = 0; event < 60; ++event) {
       switch (random() % 8) {
-        case 0: {  // a cut is written, and pushes come between its pieces
+        case 0: {  // a cut is written during pushes
           CutTarget target = Target(files);
           const auto was = applied;
           const auto was_done = done;
@@ -223,7 +224,7 @@ TEST_CASE("random pushes, cuts and restores give the values, states and ledger o
           kept.push_back({*durable, was, was_done});
           break;
         }
-        case 1: {  // the owner is lost, and any earlier cut may replace it
+        case 1: {  // the owner is lost, and an earlier cut is restored
           if (kept.empty()) break;
           const Kept& chosen = kept[random() % kept.size()];
           epoch = {2, static_cast<std::uint64_t>(event) + 10};
@@ -236,7 +237,7 @@ TEST_CASE("random pushes, cuts and restores give the values, states and ledger o
           done = chosen.was_done;
           break;
         }
-        case 2: {  // a closure ends, if all its updates were applied
+        case 2: {  // a closure ends if all its updates are applied
           const std::uint64_t c = random() % (kElements / kUpdates);
           bool whole = true;
           for (std::uint32_t u = 0; u < kUpdates; ++u) whole = whole && applied.count({c, u}) > 0;
@@ -298,7 +299,7 @@ TEST_CASE("a file of another job, plan, shard, cut or optimizer is refused by na
     CHECK(status.code() == c.code);
     CHECK(status.message().find(c.words) != std::string::npos);
   }
-  // Learning rates are not a part of the plan, so they may change.
+  // The learning rate is not a part of the plan, so a restored shard may have another one.
   RestoreOptions options = Restoring(files, *durable, settings);
   options.settings.optimizer.learning_rate = 0.5;
   CHECK(RestoreShard(options).ok());
@@ -336,7 +337,7 @@ TEST_CASE(
         absl::StatusCode::kInternal);
   CHECK(files.List(kFolder)->size() == 1);
   CHECK(WriteCut(shard->Cut(), Target(files, &failpoints)).ok());
-  // A file of this name exists, but only half of it, because a disk reported a sync that it had not
+  // The file exists, but only its first bytes, because the disk had reported a sync that it had not
   // done. The file must be written again.
   REQUIRE(files.Truncate(fs::JoinUri(kFolder, files.List(kFolder)->at(0).name), 10).ok());
   const auto durable = WriteCut(shard->Cut(), Target(files));
@@ -376,7 +377,7 @@ TEST_CASE("an error at each step leaves no name, and promised files survive a lo
   }
 }
 
-// Scenario K1 with a real process and a real disk.
+// This is scenario K1 with a real process and a real disk.
 TEST_CASE("SIGKILL at each step leaves the old file, and the new one whole or not at all") {
   for (const char* failpoint :
        {"snapshot.write=2*kill", "fs.write=3*kill", "snapshot.before_commit=kill", "fs.sync=kill",
@@ -413,7 +414,8 @@ TEST_CASE("SIGKILL at each step leaves the old file, and the new one whole or no
       const bool named = absl::StrContains(failpoint, "fs.sync_folder") ||
                          absl::StrContains(failpoint, "after_commit");
       CHECK(whole == (named ? 2 : 1));
-      // The next process must be able to write the same state again, whatever was left.
+      // The next process must be able to write the same state, whatever files the killed process
+      // has left.
       const auto again = WriteCut(shard->Cut(), {files.get(), uri, "plan", nullptr, nullptr});
       REQUIRE(again.ok());
       CHECK(files->List(uri)->size() == 2);

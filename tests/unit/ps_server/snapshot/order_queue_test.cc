@@ -15,7 +15,7 @@ using Earlier = Orders::Earlier;
 constexpr Orders::Key kFirst{JobUid(1), ShardId(1)}, kSecond{JobUid(1), ShardId(2)},
     kThird{JobUid(2), ShardId(1)};
 
-// A queue whose first order is performed until the test lets it end. The orders after it are
+// A queue of orders. Its first order takes until the test lets it end, and the orders after it are
 // performed at once.
 struct Stage {
   RealClock clock;
@@ -23,7 +23,7 @@ struct Stage {
   metrics::Limit limit{registry, "orders", "Orders", 2};
   runtime::WaitableEvent begun, go, last_begun;
   std::vector<std::string> performed;  // written by the queue's thread
-  bool unwanted = false;               // whether the first order was no longer wanted when it ended
+  bool unwanted = false;               // the result of Unwanted at the end of the first order
   std::function<void(Orders::Entry&)> at_first_end;
   std::unique_ptr<Orders> orders;
 
@@ -49,7 +49,7 @@ struct Stage {
     unwanted = orders->Unwanted();
     if (at_first_end) at_first_end(entry);
   }
-  // Lets the queue perform everything, waits for the end of its thread, and returns the orders that
+  // Lets the queue perform all orders, and waits for the end of its thread. Returns the orders that
   // were performed.
   std::vector<std::string> PerformAll() {
     go.Set();

@@ -1,5 +1,5 @@
-// Tests the restorer, which reads files on its own thread: its orders, how they end, and their
-// limit.
+// Tests the restorer, which reads files on its own thread. The tests are about its orders, the ways
+// in which orders end, and the limit of orders.
 #include "ps_server/snapshot/restorer.h"
 
 #include <catch2/catch.hpp>
@@ -29,7 +29,7 @@ struct Answer {
   int answers = 0;
 };
 
-// A file system in which every Open waits until the test releases it.
+// A file system in which every Open waits until the test lets it continue.
 class HeldFiles final : public fs::FileSystem {
  public:
   explicit HeldFiles(fs::FileSystem* files) : files_(*files) {}
@@ -105,7 +105,7 @@ TEST_CASE("orders are bounded, replaced and cancelled by shard, and each is answ
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(2), two, &older)).ok());
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(2), two, &newer)).ok());
   CHECK(older.result.status().code() == absl::StatusCode::kAborted);
-  // The same shard is ordered again, so the order in progress is cancelled.
+  // Shard 1 is ordered once more, so the order for it that is in progress is cancelled.
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(1), one, &second)).ok());
   CHECK(stage.restorer->Submit(stage.Order(Settings(3), three, &refused)).code() ==
         absl::StatusCode::kResourceExhausted);
@@ -116,7 +116,7 @@ TEST_CASE("orders are bounded, replaced and cancelled by shard, and each is answ
   stage.restorer->Cancel(JobUid(0xabc), ShardId(2));
   CHECK(newer.result.status().code() == absl::StatusCode::kCancelled);
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(3), three, &third)).ok());
-  stage.restorer->Cancel(JobUid(0xdef));  // a job without orders
+  stage.restorer->Cancel(JobUid(0xdef));  // this job has no order
   stage.held.go.Set();
   first.event.Wait();
   CHECK(first.result.status().code() == absl::StatusCode::kCancelled);
@@ -138,7 +138,7 @@ TEST_CASE(
     "an order that is cancelled in mid-file stops reading, and its end answers the waiting "
     "orders") {
   Stage stage;
-  // 16 MiB of values, and as much optimizer state
+  // The shard has 16 MiB of values, and as much optimizer state.
   const ShardSettings large = Settings(1, 4u << 20);
   const std::string uri = stage.Write(large);
   // `asked` counts how often the reader asks whether it is cancelled. It asks after each MiB.

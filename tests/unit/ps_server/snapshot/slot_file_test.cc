@@ -1,4 +1,5 @@
-// Tests that cuts of slots are written to files and read back, with pushes between the slices.
+// Tests that cuts of slots are written to files and read back. Pushes come between the slices of a
+// cut.
 #include <random>
 
 #include "common/snapshot/manifest.h"
@@ -73,7 +74,7 @@ TEST_CASE(
     const auto next = cut.next_slice;
     int slices = 0;
     cut.next_slice = [&] {
-      if (++slices % 3 == 0) push();  // rows are evicted meanwhile, too
+      if (++slices % 3 == 0) push();  // the pushes also evict rows
       return next();
     };
     const auto durable = WriteCut(cut, Target(files));
@@ -88,7 +89,7 @@ TEST_CASE(
     const auto restored = RestoreShard(Restoring(files, *durable, settings));
     REQUIRE(restored.ok());
     CHECK(StateOf(**restored) == at_cut);
-    // From here on both shards must admit and evict the same rows.
+    // From here on both shards must admit the same rows and evict the same rows.
     std::mt19937 again(9);
     for (std::uint64_t n = 0; n < 20; ++n) {
       const Rows rows = Draw(again, 20);
@@ -115,7 +116,7 @@ TEST_CASE("a cut whose copies exceed their limit is dropped, and the push contin
     return next();
   };
   CHECK(WriteCut(cut, Target(files)).status().code() == absl::StatusCode::kAborted);
-  // The next cut must be whole, and must end the former one.
+  // The next cut must be complete, and it must end the cut that was taken before it.
   ShardCut former = CutOf(*shard);
   CHECK(WriteCut(CutOf(*shard), Target(files)).ok());
   CHECK(former.next_slice().status().code() == absl::StatusCode::kAborted);
@@ -151,7 +152,7 @@ TEST_CASE("the file of another slot, of other tables, of another kind, or with d
   other.slot.reset();
   refused(other, "another kind of shard");
 
-  // The table needs more memory than the server's budget has.
+  // The table needs more memory than the budget of the server allows.
   const auto none = std::make_shared<storage::MemoryBudget>(1);
   RestoreOptions options = Restoring(files, *durable, settings);
   options.source.budget = none;

@@ -1,5 +1,5 @@
 // Tests the snapshot writer, which has its own thread: its orders, how they end, their limit, and
-// retries. A shard runs on an executor, as in a server.
+// its retries. As in a server, a shard runs on an executor.
 #include "ps_server/snapshot/snapshot_writer.h"
 
 #include <time.h>
@@ -32,7 +32,7 @@ ShardSettings Settings(std::uint64_t rows, std::uint32_t shard) {
   return s;
 }
 
-// A shard on its own executor, with the operations that a shard executor has.
+// A shard on an executor of its own, as in a server. Push applies updates on this executor.
 struct Owner {
   ShardSettings settings;
   std::unique_ptr<Shard> shard;
@@ -186,12 +186,12 @@ TEST_CASE("a cut that meets a full disk is dropped, counted, and repeated when t
   stage.files.SetBytesMax(100);
   Answer answer;
   REQUIRE(stage.writer->Submit(stage.Order(&owner, &answer)).ok());
-  while (stage.Count("dropped") < 3) owner.Push();  // pushes do not wait for the writer
+  while (stage.Count("dropped") < 3) owner.Push();  // pushes continue meanwhile
   CHECK_FALSE(answer.event.IsSet());
   stage.files.SetBytesMax(1 << 30);
   answer.event.Wait();
   REQUIRE(answer.result.ok());
-  CHECK(answer.result->lsn >= 3);  // the retry has taken a new cut
+  CHECK(answer.result->lsn >= 3);  // each retry takes a new cut
   CHECK(answer.answers == 1);
   CHECK(stage.files.List(kFolder)->size() == 1);
 }
@@ -209,7 +209,7 @@ TEST_CASE(
   CHECK(BlameOf(refused.status()) == Blame::kUser);
   CHECK(refused.status().message().find("--snapshot-bytes-max: variable=count shard=1 bytes=") !=
         std::string::npos);
-  grown.Push(64 * 64);  // 64 closures are open
+  grown.Push(64 * 64);  // leaves 64 closures open
   Answer waits;
   std::atomic<int> told{0};
   SnapshotWriter::Order order = stage.Order(&grown, &waits);
@@ -218,7 +218,7 @@ TEST_CASE(
     ++told;
   };
   REQUIRE(stage.writer->Submit(std::move(order)).ok());
-  REQUIRE(stage.Write(&small).ok());  // the order that waits does not delay others
+  REQUIRE(stage.Write(&small).ok());  // the order that is retried does not delay this one
   while (told < 2) small.Push();
   CHECK_FALSE(waits.event.IsSet());
   CHECK(stage.registry
@@ -245,7 +245,8 @@ TEST_CASE("an order whose cut never happens ends with Cancel, or with the writer
     Answer answer;
     SnapshotWriter::Order order = stage.Order(&owner, &answer);
     order.take = [&](std::function<void(absl::StatusOr<ShardCut>)> ready) {
-      // The executor ended during an update. Then the function is neither called nor destroyed.
+      // The executor ended during an update. The function `ready` is then neither called nor
+      // destroyed.
       held = std::move(ready);
       begun.Set();
     };
@@ -311,7 +312,7 @@ TEST_CASE("an error that a retry cannot repair is answered") {
   answer.event.Wait();
   CHECK(answer.result.status().code() == absl::StatusCode::kUnimplemented);
   CHECK(stage.Count("failed") == 1);
-  // In this case the shard is no longer held.
+  // The shard of this order is no longer held.
   Answer gone;
   order = stage.Order(&owner, &gone);
   order.take = [](std::function<void(absl::StatusOr<ShardCut>)> ready) {
@@ -320,7 +321,8 @@ TEST_CASE("an error that a retry cannot repair is answered") {
   REQUIRE(stage.writer->Submit(std::move(order)).ok());
   gone.event.Wait();
   CHECK(gone.result.status().code() == absl::StatusCode::kNotFound);
-  // In this case the executor has ended, so the function is destroyed without being called.
+  // The executor of this shard has ended, so the function `ready` is destroyed without being
+  // called.
   Answer dead;
   owner.executor.Shutdown();
   REQUIRE(stage.writer->Submit(stage.Order(&owner, &dead)).ok());
@@ -335,7 +337,7 @@ TEST_CASE(
   options.orders_max = 2;
   stage.Start(options);
   Owner owner(10, 1), other(10, 2), third(10, 3), fourth(10, 4);
-  // The writer's thread waits for the cut of the first order, so the later orders wait, too.
+  // The writer's thread waits for the cut of the first order, so later orders wait in the queue.
   std::function<void(absl::StatusOr<ShardCut>)> held;
   runtime::WaitableEvent begun;
   Answer first, second, replaced, newer, refused;
@@ -354,7 +356,7 @@ TEST_CASE(
         absl::StatusCode::kResourceExhausted);
   CHECK(refused.answers == 0);
   CHECK(stage.writer->waiting() == 2);
-  // The order in progress is cancelled. A cut that arrives for it must not be written.
+  // The order in progress is cancelled. Its cut arrives afterwards, and must not be written.
   stage.writer->Cancel(owner.settings.job, owner.settings.shard);
   owner.Push();
   held(owner.shard->Cut());
@@ -367,7 +369,7 @@ TEST_CASE(
   CHECK(newer.result.ok());
   CHECK(stage.files.List(kFolder)->size() == 2);
 
-  // The writer is ended while the disk is full. Every order must be answered.
+  // The writer ends while the disk is full. It must answer every order.
   stage.files.SetBytesMax(0);
   Answer never;
   other.Push();
@@ -421,10 +423,10 @@ TEST_CASE("under constant pushes every file restores to exactly the updates of i
   }
 }
 
-// This is a measurement, not a test. Run it by name on a quiet machine. It pushes to one 64 MiB
-// shard under Adam, on a real disk, with and without a cut being written. It prints the CPU time of
-// the pushing thread beside the wall-clock time. The difference shows how much the machine did for
-// other processes.
+// This is a measurement, not a test. Run it by name on a quiet machine. It pushes to one shard of
+// 64 MiB under Adam, on a real disk, with and without a cut being written. It prints the CPU time
+// of the pushing thread beside the elapsed time. The difference between the two shows how long the
+// thread did not run.
 TEST_CASE("measured: pushes beside a cut that is being written", "[.measure]") {
   for (const bool warm : {false, true}) {
     test::TempFolder folder;

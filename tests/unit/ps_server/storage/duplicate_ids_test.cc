@@ -1,4 +1,5 @@
-// Compares the duplicate ids that are found in a push with a map of all positions.
+// Compares the duplicate ids that DuplicateIds finds in a push with those that a map of all
+// positions shows.
 #include "ps_server/storage/duplicate_ids.h"
 
 #include <catch2/catch.hpp>
@@ -46,8 +47,8 @@ TEST_CASE("the duplicate ids of a push equal those of a map, push after push") {
 }
 
 TEST_CASE("different ids with equal hashes in the filter are not duplicates") {
-  // The filter uses bits 0 to 11 and some bits above. These hashes differ only in still higher
-  // bits.
+  // The filter uses bits 0 to 11 of a hash and some bits above them. These hashes differ only in
+  // bits that the filter does not use.
   std::vector<std::uint64_t> hashes;
   for (std::uint64_t i = 0; i < 300; ++i) hashes.push_back(i << 40 | 0x123);
   hashes.push_back(hashes[7]);

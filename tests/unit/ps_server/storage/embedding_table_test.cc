@@ -1,7 +1,7 @@
-// Compares a table with a simple second implementation, a std::map in float64. Both are pushed,
-// read, evicted, cut and restored in the same way. Rows, stamps and counts must be equal, and
-// values must be close. Further tests cover what the map cannot show: refusals that change nothing,
-// the memory of a row, and slices in pieces.
+// Compares a table with a simple second implementation, which is a std::map in float64. Both are
+// pushed, read, evicted, cut and restored in the same way. Rows, stamps and counts must be equal,
+// and values must be close. Further tests cover properties that the map does not have: refusals
+// that change nothing, the memory of a row, and slices that are taken in pieces.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -112,7 +112,7 @@ class Model {
     return r * ((s.dimension + numbers) * 4 + 24) + w * 24;
   }
 
-  // Returns nullopt if the push exceeds the limit. In this case it changes nothing.
+  // Returns nullopt if the push exceeds the limit of the table. The push then changes nothing.
   std::optional<PushOutcome> Push(const Ids& ids, std::uint32_t global_step,
                                   const std::vector<float>& gradient) {
     PushOutcome outcome;
@@ -350,7 +350,8 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
   for (int event = 0; event < 400; ++event) {
     step += static_cast<std::uint32_t>(below(4));
     const std::uint64_t what = below(10);
-    // a push of skewed ids with some duplicates; its step may be a little lower than the last one
+    // Pushes skewed ids with some duplicates. The global step of the push may be a little lower
+    // than that of the push before.
     if (what < 6) {
       Ids ids;
       for (std::uint64_t i = below(120); i > 0; --i) {
@@ -367,7 +368,7 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
       const auto digest = table->cut_state() == EmbeddingTable::CutState::kNone
                               ? table->Digest()
                               : EmbeddingTable::Digests{};
-      if (below(8) == 0) {  // the push is prepared and then abandoned
+      if (below(8) == 0) {  // a push is prepared and then cancelled
         if (table->Prepare(ids, at).ok()) table->Cancel();
         if (!cut) REQUIRE(table->Digest() == digest);
       }
@@ -422,13 +423,13 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
         REQUIRE(cut->all.waiting_ids.size() == cut_info.waiting);
         TableSettings again = s;
         if (s.bytes_max != 0 && below(2) == 0)
-          // the limit may be lower than before
+          // The restored table may have a lower limit.
           again.bytes_max = model.Bytes(1 + below(walk.rows_max), 0);
         auto restored = Make(again);
         REQUIRE(cut->Into(restored.get()).ok());
         REQUIRE(restored->Digest() == cut_digest);
         table->EndCut();
-        if (below(2) == 0) {  // the table is lost, and is replaced by its cut
+        if (below(2) == 0) {  // the table is lost and is replaced by the restored cut
           ++restores;
           table = std::move(restored);
           model = *cut_model;
@@ -518,7 +519,7 @@ TEST_CASE("the initial values of a row depend only on the seed, the table's name
   CHECK(a != b);
   CHECK(a != c);
   std::set<float> all(a.begin(), a.end());
-  CHECK(all.size() >= a.size() - 1);  // all elements must differ in 24 bits
+  CHECK(all.size() >= a.size() - 1);  // the elements are almost all different
 }
 
 TEST_CASE("gradients of a duplicate id are summed in order, and the optimizer takes one step") {
@@ -530,7 +531,8 @@ TEST_CASE("gradients of a duplicate id are summed in order, and the optimizer ta
   auto twin = Make(Settings(2, "counting"));
   REQUIRE(Push(twin.get(), {7, 8}, 0, {1101, 2202, 10, 20}).ok());
   CHECK(table->Digest() == twin->Digest());
-  // The same must hold for rows that exist. Adam's count shows that the push was one step.
+  // The sums must also be right for rows that exist. Adam's count of a row shows that the push was
+  // one step.
   REQUIRE(Push(table.get(), {8, 7, 8}, 1, {1, 1, 2, 2, 4, 4}, 1).ok());
   REQUIRE(Push(twin.get(), {8, 7}, 1, {5, 5, 2, 2}).ok());
   CHECK(table->Digest() == twin->Digest());
@@ -539,8 +541,8 @@ TEST_CASE("gradients of a duplicate id are summed in order, and the optimizer ta
   CHECK(CutOf(adam.get()).all.counts == std::vector<std::uint32_t>{1});
 }
 
-// Duplicate ids are found with a filter that confuses some ids. Among so many ids it certainly
-// does.
+// Duplicate ids are found with a filter, in which different ids can be equal. This happens in so
+// large a push.
 TEST_CASE(
     "all duplicates among many ids are found, whether their rows exist, are new, or await "
     "admission") {
@@ -628,7 +630,7 @@ TEST_CASE("a push above bytes_max is refused whole and changes nothing") {
   CHECK(table->stats().refused == 1);
   CHECK(PushOnes(table.get(), Rising(80, 100)).ok());  // a push that fits is applied
   CHECK(table->rows() == 100);
-  CHECK(PushOnes(table.get(), Rising(0, 100)).ok());  // existing rows need no more memory
+  CHECK(PushOnes(table.get(), Rising(0, 100)).ok());  // existing rows need no new memory
 }
 
 TEST_CASE("a refusal reports the number of new ids, with those that would only await admission") {
@@ -669,7 +671,7 @@ TEST_CASE(
         evicted += outcome->evicted_lru;
       }
       REQUIRE(budget->used() <=
-              kLimit + 64 * 1024);  // the index may add a segment when the limit is reached
+              kLimit + 64 * 1024);  // at the limit the index may still add one segment
     }
     CHECK(refused == !lru);
     CHECK((evicted > 0) == lru);
@@ -699,7 +701,7 @@ TEST_CASE(
     CHECK((one->used() == whole->used() && one->limit() == kLimit));
   };
   parts_are_those_of_their_tables();
-  // One table must not use the memory of the other.
+  // The memory of the one table must not be available to the other.
   absl::Status refused;
   for (std::int64_t i = 20; refused.ok() && i < 200; ++i)
     refused = PushOnes(third.get(), Rising(i * 100, i * 100 + 100)).status();
@@ -787,8 +789,8 @@ TEST_CASE("a row has the memory cost that the header documents") {
         CHECK(stats.index_load() > 0.65);
         CHECK(per_row <= 20.5);
         CHECK(per_row * stats.index_load() / 0.8 <=
-              // 16 for the entries; the rest is for directory, headers, the end of each segment,
-              // and whole pages
+              // 16 bytes are for the entries. The rest is for the directory, the headers, the end
+              // of each segment, and the rounding to whole pages.
               17);
         if (stamped) {
           CHECK(counters * stats.index_load() / 0.8 <= 4.3);
@@ -849,13 +851,13 @@ TEST_CASE("rows of a malformed file are refused") {
   CHECK(table->Restore(RestoredRows{ids, zeros, zeros, values, values}).code() ==
         absl::StatusCode::kInvalidArgument);
   CHECK(table->Restore(RestoredWaiting{ids, zeros, ones}).code() ==
-        absl::StatusCode::kInvalidArgument);  // this table has no waiting ids
+        absl::StatusCode::kInvalidArgument);  // a table without admission has no waiting ids
   CHECK(table->RestoreStep(std::uint64_t{1} << 32).code() == absl::StatusCode::kInvalidArgument);
   TableSettings s = Settings();
   s.admit_after = 5;
   auto waits = Make(s);
   CHECK(waits->Restore(RestoredWaiting{ids, zeros, zeros}).code() ==
-        absl::StatusCode::kInvalidArgument);  // a count of 0: never pushed
+        absl::StatusCode::kInvalidArgument);  // a waiting id must have been pushed at least once
   CHECK(waits->Restore(RestoredWaiting{twice, zeros, ones}).code() ==
         absl::StatusCode::kInvalidArgument);
   const auto budget = std::make_shared<MemoryBudget>(1000);
@@ -934,17 +936,17 @@ TEST_CASE("the most frequent ids are known from a sample, in fixed memory") {
 }
 
 // An attacker might choose ids whose hashes share their upper bits. Such pushes may be slow, but
-// must be right and must end. A push looks up some groups of ids before the groups in front of them
-// are inserted. Positions that were found before the index grew used to be read after it had grown,
-// in memory that was freed. Under AddressSanitizer each segment is a separate piece of memory, so
-// such a read is detected.
+// they must end with the right result. A push looks up the next groups of ids before it inserts the
+// current group. If the index grew at the insertion, the positions of the next groups were once
+// read in memory that was freed. Under AddressSanitizer each segment is an allocation of its own,
+// so such a read is detected.
 TEST_CASE("an index that grows during a push is not read at its old positions") {
   for (const bool stamped : {false, true}) {
     TableSettings settings = Settings(1, "counting");
     settings.initializer = {};
     settings.evict_lru = stamped;
     const auto table = Make(settings);
-    // Each push has new ids among known ones. The index grows dozens of times, each time in the
+    // Each push mixes new ids and known ids. The index grows dozens of times, each time in the
     // middle of a push.
     std::map<std::int64_t, float> times;
     for (std::int64_t push = 0; push < 40; ++push) {
@@ -964,13 +966,13 @@ TEST_CASE("an index that grows during a push is not read at its old positions") 
   }
 }
 
-// A table whose budget can refuse single pieces of memory.
+// A table whose budget can refuse any single request for memory.
 struct RefusedPieces {
   explicit RefusedPieces(const TableSettings& s) : table(Make(s, budget)) {}
 
-  // Refuses each piece of memory that the push asks for once: first the first piece, then the
-  // second one, and so on, until no piece is left. The index grows in many pieces, and parts that
-  // have grown stay so. The number of pieces therefore falls.
+  // Repeats the push, and refuses first its first request for memory, then its second one, and so
+  // on, until the push is not refused. The index grows with several requests, and keeps the parts
+  // that have grown. The number of requests therefore falls.
   void RefuseEachOf(const Ids& ids, std::uint64_t step) {
     const EmbeddingTable::Digests before = table->Digest();
     const TableStats stats = table->stats();
@@ -1003,22 +1005,24 @@ struct RefusedPieces {
     CHECK((after.rows == stats.rows && after.waiting == stats.waiting &&
            after.admitted == stats.admitted && after.duplicates == stats.duplicates));
     CHECK(after.refused == of_rows + of_index);
-    // The memory of rows must be counted as before, and that of the index by its new size.
+    // The memory of the rows must be as before. The memory of the index must be counted with its
+    // new size.
     CHECK(budget->used() == after.memory_bytes);
     CHECK(RowBytes(after) == RowBytes(stats));
   }
-  // Returns the memory that is counted for rows and for spare rows, which is everything except the
-  // index and its stamps. For Adam four bytes per row are counted.
+  // Returns the memory that is counted for rows and spare rows. This is all memory except that of
+  // the index and its stamps. Under Adam the counters have four bytes per row, which belong to the
+  // rows.
   static std::uint64_t RowBytes(const TableStats& t) {
     return t.memory_bytes - t.index_bytes - (t.counter_bytes - 4 * t.rows);
   }
 
-  // the piece with number `left`, and all after it, are refused
+  // The requests for memory are numbered from 0. Request `left` and all later ones are refused.
   std::uint64_t left = ~0ull, asked = 0;
   std::shared_ptr<MemoryBudget> budget =
       std::make_shared<MemoryBudget>(0, [this](std::size_t) { return asked++ >= left; });
   std::unique_ptr<EmbeddingTable> table;
-  // how often memory for the index and for rows was refused
+  // These are the numbers of refused requests for memory of the index and of the rows.
   std::uint64_t of_index = 0, of_rows = 0;
 };
 
@@ -1058,7 +1062,7 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
     const auto calm = Make(s);
     std::uint64_t step = 0;
     for (std::int64_t round = 0; round < 12; ++round, ++step) {
-      // The push has existing ids, waiting ids and many new ids, with some duplicates.
+      // The push has existing ids, waiting ids, and many new ids. Some ids are duplicates.
       Ids ids = Rising(round * 700, round * 700 + 1500);
       const Ids again = Rising(round * 350, round * 350 + 200);
       ids.insert(ids.end(), again.begin(), again.end());
@@ -1074,7 +1078,8 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
              outcome->duplicates == expected->duplicates &&
              outcome->evicted() == expected->evicted()));
       REQUIRE(table->Digest() == calm->Digest());
-      // A refused push must leave nothing in the index or in the cut: both must give the same rows.
+      // A refused push must leave nothing in the index or in the cut, so both tables must give the
+      // same rows.
       if (form.cut && round % 3 == 2) {
         const auto handed_out = HandedOut(table);
         CHECK(handed_out.first.size() + handed_out.second.size() > 100);
@@ -1114,8 +1119,8 @@ TEST_CASE("an allocation failure for rows of a file is an out-of-memory error") 
 TEST_CASE("ids that are chosen to collide in the index are kept like others") {
   const TableSettings s = Settings(1, "sgd");
   const std::uint64_t key = random::KeyOf(s.initializer.seed, s.name);
-  // A search for the inverse of Mix64 would be too slow. This function is its inverse, which is
-  // checked below.
+  // This function is the inverse of Mix64, because a search for suitable ids would be too slow. The
+  // test checks below that it is the inverse.
   const auto unmix = [](std::uint64_t x) {
     x ^= x >> 31 ^ x >> 62, x *= 0x319642b2d24d8ec3ull;
     x ^= x >> 27 ^ x >> 54, x *= 0x96de1b173f119089ull;

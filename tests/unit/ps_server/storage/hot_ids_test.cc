@@ -1,4 +1,5 @@
-// Compares hot ids with the same algorithm without tags and without the cached minimum.
+// Compares HotIds with the same algorithm without its two optimizations, which are tags and a
+// cached minimum.
 #include "ps_server/storage/hot_ids.h"
 
 #include <algorithm>
@@ -32,7 +33,7 @@ void AddPlainly(std::vector<Plain>* kept, std::int64_t id) {
 }
 
 TEST_CASE("hot ids equal those of Space-Saving, also where two ids have equal tags") {
-  // The ids are in pairs with equal tags, so that every id can be confused with another.
+  // Each id has a partner with the same tag, so that the two can be confused.
   std::map<std::uint16_t, std::int64_t> of_tag;
   std::vector<std::int64_t> ids;
   for (std::int64_t id = -50000; ids.size() < 1400; ++id) {
@@ -52,7 +53,7 @@ TEST_CASE("hot ids equal those of Space-Saving, also where two ids have equal ta
     const auto u = static_cast<double>(draw()) / 4294967296.0;
     const std::int64_t id =
         ids[static_cast<std::size_t>(u * u * u * static_cast<double>(ids.size()))];
-    // one of so many ids is sampled
+    // HotIds samples one of kSampledEvery ids, so this call samples the id once.
     hot.Add(HotIds::kSampledEvery, [id](std::size_t) { return id; });
     AddPlainly(&plain, id);
   }

@@ -1,5 +1,5 @@
-// Tests chunks and arrays: an apply never changes the chunks that a reader holds, blocks return to
-// the pool, and initial values do not depend on the partitioning.
+// Tests chunks and arrays: an apply never changes a chunk that a reader holds, freed blocks return
+// to the pool, and initial values do not depend on the partitioning.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -68,7 +68,7 @@ TEST_CASE("a write is in place without readers, and out of place with readers") 
   auto held = array->Share();
   AddOne(&*array);
   CHECK(array->chunk(0).data() != before);
-  CHECK(FirstOf(held[0]) == 1);  // the reader's values are unchanged
+  CHECK(FirstOf(held[0]) == 1);  // the reader still sees its values
   CHECK(array->chunk(0)[0] == 2);
 
   held.clear();
@@ -96,14 +96,14 @@ TEST_CASE("blocks return to the pool, up to its limit") {
     CHECK(pool->bytes() == 0);
     auto held = array->Share();
     AddOne(&*array);
-    held.clear();  // three blocks are returned, and the pool keeps two
+    held.clear();  // frees three blocks, and the pool keeps two of them
     CHECK(pool->bytes() == 2 * kBlock);
     held = array->Share();
-    AddOne(&*array);  // both blocks are reused, and a third is allocated
+    AddOne(&*array);  // uses both spare blocks, and allocates a third one
     CHECK(pool->bytes() == 0);
   }
   CHECK(pool->bytes() == 2 * kBlock);
-  CHECK(pool.use_count() == 1);  // spare blocks do not keep their pool alive
+  CHECK(pool.use_count() == 1);  // the spare blocks do not refer to their pool
 }
 
 TEST_CASE("a cancelled reservation leaves the array unchanged") {
@@ -115,8 +115,8 @@ TEST_CASE("a cancelled reservation leaves the array unchanged") {
   CHECK(array->chunk(0).data() == reinterpret_cast<const float*>(held[0].bytes.data()));
 }
 
-// This test is useful under ThreadSanitizer. The last reference is dropped on another thread, and
-// the next write is in place.
+// This test is most useful under ThreadSanitizer. Another thread drops the last reference to a
+// chunk, and the next apply writes to this chunk in place.
 TEST_CASE("readers on other threads see only whole states") {
   auto pool = std::make_shared<ChunkPool>(64ull << 20);
   auto array = DenseArray::Zeroed(kChunkFloats, pool);
