@@ -1,4 +1,4 @@
-// Tests the cuts of one checkpoint round, without rounds and without a job.
+// Tests the cuts of one checkpoint round, without CheckpointRounds and without a Job object.
 #include "coordinator/jobs/checkpoint_cuts.h"
 
 #include <catch2/catch.hpp>

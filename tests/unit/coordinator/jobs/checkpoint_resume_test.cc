@@ -1,4 +1,4 @@
-// Tests how a job continues from the checkpoint of an earlier job, without a whole job.
+// Tests how a job continues from the checkpoint of an earlier job, without a Job object.
 #include "coordinator/jobs/checkpoint_resume.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,5 @@
-// Tests the rounds in which shards are cut, and the manifests of these rounds, without a job.
+// Tests the rounds in which shards are cut, and the manifests of these rounds, without a Job
+// object.
 #include "coordinator/jobs/checkpoint_rounds.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the two sources of closures (a plan, and the calls of clients), without a job.
+// Tests the two sources of closures (a plan, and the calls of clients), without a Job object.
 #include "coordinator/jobs/closure_source.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the totals of a job's closures over two lives of the coordinator, without a job.
+// Tests the totals of a job's closures over two lives of the coordinator, without a Job object.
 #include "coordinator/jobs/closure_totals.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the consequences that deaths of tasks have for a job, without a whole job.
+// Tests the consequences that deaths of tasks have for a job, without a Job object.
 #include "coordinator/jobs/death_watch.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
 // Tests the counts, sums and barriers of a job's epochs, and the epochs' lines in metrics.jsonl.
-// There is no whole job.
+// There is no Job object.
 #include "coordinator/jobs/epoch_account.h"
 
 #include <catch2/catch.hpp>

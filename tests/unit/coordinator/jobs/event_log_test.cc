@@ -1,4 +1,4 @@
-// Tests the list of a job's events and the list of its deaths, without a job.
+// Tests the list of a job's events and the list of its deaths, without a Job object.
 #include "coordinator/jobs/event_log.h"
 
 #include <catch2/catch.hpp>

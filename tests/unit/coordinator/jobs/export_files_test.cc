@@ -1,4 +1,4 @@
-// Tests the files of an export, without a job.
+// Tests the files of an export, without a Job object.
 #include "coordinator/jobs/export_files.h"
 
 #include <catch2/catch.hpp>

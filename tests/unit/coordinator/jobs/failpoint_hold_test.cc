@@ -1,4 +1,4 @@
-// Tests which messages of a job a failpoint holds back, without a job.
+// Tests which messages of a job a failpoint holds back, without a Job object.
 #include "coordinator/jobs/failpoint_hold.h"
 
 #include <catch2/catch.hpp>

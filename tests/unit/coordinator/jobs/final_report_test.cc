@@ -1,4 +1,5 @@
-// Tests the final report of a job and the requests for reports about its shards, without a job.
+// Tests the final report of a job and the requests for reports about its shards, without a Job
+// object.
 #include "coordinator/jobs/final_report.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the closures of a functions job and the calls of its clients, without a job.
+// Tests the closures of a functions job and the calls of its clients, without a Job object.
 #include "coordinator/jobs/function_calls.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests grants of closures to workers, and recalls of grants, without a job.
+// Tests grants of closures to workers, and recalls of grants, without a Job object.
 #include "coordinator/jobs/granter.h"
 
 #include <catch2/catch.hpp>

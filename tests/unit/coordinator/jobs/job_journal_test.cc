@@ -1,5 +1,5 @@
 // Tests the changes that a job commits to the journal, and that a job can be restored from them.
-// There is no whole job.
+// There is no Job object.
 #include "coordinator/jobs/job_journal.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the events that a job reports to users, without the job.
+// Tests the events that a job reports to users, without a Job object.
 #include "coordinator/jobs/job_news.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the messages that tell the tasks of a job about the job, without the job.
+// Tests the messages that tell the tasks of a job about the job, without a Job object.
 #include "coordinator/jobs/job_notices.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the phases of a job, without the job.
+// Tests the phases of a job, without a Job object.
 #include "coordinator/jobs/job_phases.h"
 
 #include <catch2/catch.hpp>

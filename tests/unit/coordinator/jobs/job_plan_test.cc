@@ -1,5 +1,5 @@
-// Tests the plan of a job, without a job: how the plan is made from the description, the limit of
-// its size, and how it survives a restart.
+// Tests the plan of a job, without a Job object: how the plan is made from the description, the
+// limit of its size, and how it survives a restart.
 #include "coordinator/jobs/job_plan.h"
 
 #include <catch2/catch.hpp>

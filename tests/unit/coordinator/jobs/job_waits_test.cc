@@ -1,4 +1,4 @@
-// Tests the text that tells users for which tasks or resources a job waits, without the job.
+// Tests the text that tells users for which tasks or resources a job waits, without a Job object.
 #include "coordinator/jobs/job_waits.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the records, notes and snapshots that a job writes, without the job.
+// Tests the records, notes and snapshots that a job writes, without a Job object.
 #include "coordinator/jobs/journal_writer.h"
 
 #include <catch2/catch.hpp>

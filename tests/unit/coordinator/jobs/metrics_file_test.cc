@@ -1,5 +1,5 @@
-// Tests metrics.jsonl without a job: its size limits, a full disk, and the state that the journal
-// must keep.
+// Tests metrics.jsonl without a Job object: its size limits, a full disk, and the state that the
+// journal must keep.
 #include "coordinator/jobs/metrics_file.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// The surroundings of one part of a job, for tests without a whole job. They are two servers, a
+// The surroundings of one part of a job, for tests without a Job object. They are two servers, a
 // closure book of two shards and sixteen closures, and a record of the part's requests, in order.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tests how a job watches for workers that cannot reach a server, without a job.
+// Tests how a job watches for workers that cannot reach a server, without a Job object.
 #include "coordinator/jobs/reach_watch.h"
 
 #include <catch2/catch.hpp>

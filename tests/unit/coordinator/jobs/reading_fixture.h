@@ -1,5 +1,5 @@
 // The closures of a job that only read, such as those of an evaluation, and the workers of the job.
-// There is no whole job.
+// There is no Job object.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Tests a round of closures that only read, without a job.
+// Tests a round of closures that only read, without a Job object.
 #include "coordinator/jobs/reading_round.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests how closures that only read are granted and answered, without a job.
+// Tests how closures that only read are granted and answered, without a Job object.
 #include "coordinator/jobs/reading_work.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the files of a run and the folder `model`, without a job.
+// Tests the files of a run and the folder `model`, without a Job object.
 #include "coordinator/jobs/run_output.h"
 
 #include <catch2/catch.hpp>

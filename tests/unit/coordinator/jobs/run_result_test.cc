@@ -1,5 +1,5 @@
 // Tests result.json, the end line of metrics.jsonl, and the data of the report. The tests make them
-// from given facts, without a job.
+// from given facts, without a Job object.
 #include "coordinator/jobs/run_result.h"
 
 #include <catch2/catch.hpp>

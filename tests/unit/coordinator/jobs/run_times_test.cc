@@ -1,4 +1,4 @@
-// Tests the times that are recorded for a run, such as that of its start, without a job.
+// Tests the times that are recorded for a run, such as that of its start, without a Job object.
 #include "coordinator/jobs/run_times.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests how a failed job exports the weights of its sealed shards, without a job.
+// Tests how a failed job exports the weights of its sealed shards, without a Job object.
 #include "coordinator/jobs/sealed_export.h"
 
 #include <catch2/catch.hpp>

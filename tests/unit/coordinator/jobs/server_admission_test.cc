@@ -1,4 +1,4 @@
-// Tests how servers join a job and leave it, without the job.
+// Tests how servers join a job and leave it, without a Job object.
 #include "coordinator/jobs/server_admission.h"
 
 #include <catch2/catch.hpp>

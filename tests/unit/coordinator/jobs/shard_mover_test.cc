@@ -1,4 +1,4 @@
-// Tests the moves of shards from a server that leaves, without a job.
+// Tests the moves of shards from a server that leaves, without a Job object.
 #include "coordinator/jobs/shard_mover.h"
 
 #include <catch2/catch.hpp>

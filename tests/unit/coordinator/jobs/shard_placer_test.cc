@@ -1,4 +1,4 @@
-// Tests how shards are placed at servers and assigned to them, without a job.
+// Tests how shards are placed at servers and assigned to them, without a Job object.
 #include "coordinator/jobs/shard_placer.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the queries that a job sends to the owners of its shards, without a job.
+// Tests the queries that a job sends to the owners of its shards, without a Job object.
 #include "coordinator/jobs/shard_queries.h"
 
 #include <catch2/catch.hpp>

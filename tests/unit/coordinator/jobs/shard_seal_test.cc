@@ -1,4 +1,4 @@
-// Tests how the shards of a job are sealed, without a job.
+// Tests how the shards of a job are sealed, without a Job object.
 #include "coordinator/jobs/shard_seal.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the totals of the tasks' work in a job, without a job.
+// Tests the totals of the tasks' work in a job, without a Job object.
 #include "coordinator/jobs/task_totals.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests how training closures are granted and answered, without a job.
+// Tests how training closures are granted and answered, without a Job object.
 #include "coordinator/jobs/training_work.h"
 
 #include <catch2/catch.hpp>

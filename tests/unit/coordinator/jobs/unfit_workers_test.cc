@@ -1,4 +1,4 @@
-// Tests the record of the workers that lack an ability that a job needs, without a job.
+// Tests the record of the workers that lack an ability that a job needs, without a Job object.
 #include "coordinator/jobs/unfit_workers.h"
 
 #include <catch2/catch.hpp>

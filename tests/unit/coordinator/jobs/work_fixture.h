@@ -1,4 +1,4 @@
-// The work of a training job and the job's workers 7 and 8, without a whole job. The shards are
+// The work of a training job and the job's workers 7 and 8, without a Job object. The shards are
 // placed.
 #pragma once
 

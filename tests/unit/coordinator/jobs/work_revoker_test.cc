@@ -1,4 +1,4 @@
-// Tests how a job takes closures away from a worker, without a job.
+// Tests how a job takes closures away from a worker, without a Job object.
 #include "coordinator/jobs/work_revoker.h"
 
 #include <catch2/catch.hpp>

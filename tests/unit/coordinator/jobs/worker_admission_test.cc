@@ -1,4 +1,4 @@
-// Tests how workers join a job and leave it, without the job.
+// Tests how workers join a job and leave it, without a Job object.
 #include "coordinator/jobs/worker_admission.h"
 
 #include <catch2/catch.hpp>

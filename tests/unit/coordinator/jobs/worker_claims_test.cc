@@ -1,5 +1,5 @@
 // Tests the claims of workers that a job checks, such as the shards that an update touched. There
-// is no whole job.
+// is no Job object.
 #include "coordinator/jobs/worker_claims.h"
 
 #include <catch2/catch.hpp>

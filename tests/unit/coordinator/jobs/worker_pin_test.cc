@@ -1,4 +1,4 @@
-// Tests how a deterministic job chooses its only worker, without a job.
+// Tests how a deterministic job chooses its only worker, without a Job object.
 #include "coordinator/jobs/worker_pin.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests which part of a job handles each kind of report from workers, without a job.
+// Tests which part of a job handles each kind of report from workers, without a Job object.
 #include "coordinator/jobs/worker_reports.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests the list of a job's workers, without the job.
+// Tests the list of a job's workers, without a Job object.
 #include "coordinator/jobs/worker_roster.h"
 
 #include <catch2/catch.hpp>
