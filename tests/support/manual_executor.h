@@ -46,7 +46,7 @@ class ManualExecutor final : public Executor {
     timers_.emplace(clock_.Now() + std::min(delay, left), std::move(task));
     return true;
   }
-  // Runs all tasks that are due, including those that they post. Returns the number of tasks.
+  // Runs all tasks that are due, and the tasks that these tasks post. Returns the number of tasks.
   int RunReady() {
     for (int ran = 0;; ++ran) {
       for (; IsDue(clock_.Now()); timers_.erase(timers_.begin()))

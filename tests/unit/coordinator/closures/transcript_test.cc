@@ -3,19 +3,37 @@
 // journal: it keeps every record, and after every command a replay of the records must give the
 // book's state.
 //
-// The commands are:
+// In the commands, P is a shard, C is a closure, and V, V0 and V1 are map versions. A pair (term,
+// n) is written as term.n, such as 1.6, and a set of closures as 0-4,7.
 //
-//   job CLOSURES SHARDS OPEN_MAX                          a new book
-//   life TERM | restart TERM | tear N | window
+//   job CLOSURES SHARDS OPEN_MAX       makes a new book
+//   life TERM                          begins the first life of the coordinator
+//   restart TERM                       begins a later life, with a book from the journal
+//   tear N                             removes the last N records of the journal
+//   window                             closes the start-up window
 //   rollback P SERVER [done=SET] [refused=SET]
-//   move P FROM_EPOCH SERVER | unmap P
-//   grant WORKER [repairs]
-//   done C ATTEMPT V0 V1
-//   fail C ATTEMPT | drop C ATTEMPT | gone WORKER | cancel C
+//                                      rolls a shard back to a snapshot with these closures
+//   move P FROM_EPOCH SERVER           moves a shard
+//   unmap P                            takes a shard away from its server
+//   grant WORKER [repairs]             grants the next closure, or only a repair
+//   done C ATTEMPT V0 V1               reports an attempt as done
+//   fail C ATTEMPT                     ends a repair with a user's error
+//   drop C ATTEMPT                     gives an attempt back
+//   gone WORKER                        gives all attempts of a worker back
+//   cancel C                           cancels a closure
 //   server NAME [P@EPOCH/START[/DONE[/REFUSED]]]...
+//                                      registers a server with the shards that it holds
 //   worker ID [C:ATTEMPT:V1[:TARGETS]]...
-//   closes SESSION SERVER | closed SESSION P EPOCH taken|ignored | end SESSION
-//   expect todo|lost P | succeeded | dead | map | version | current | quiet | refused C
+//                                      registers a worker with the attempts that it holds
+//   closes SESSION SERVER              prints the Closes that are due in a server's session
+//   closed SESSION P EPOCH taken|ignored
+//                                      gives the server's answer to a Close
+//   end SESSION                        ends a server's session
+//   expect todo|lost P                 prints the closures that the shard lacks, or has lost
+//   expect succeeded | dead | map | version | current
+//                                      prints this part of the book's state
+//   expect quiet                       prints whether the book is quiet (ClosureBook::Quiet)
+//   expect refused C                   prints whether every owner refuses the closure
 #include <catch2/catch.hpp>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Tests that report.html contains its data, escaped, and refers to nothing outside the file.
+// Tests that report.html contains its data in escaped form, and refers to nothing outside the file.
 #include <catch2/catch.hpp>
 
 #include <cmath>

@@ -759,7 +759,7 @@ TEST_CASE(
   FakeCluster c(Saving());
   AddTasks(c);
   REQUIRE(c.RunToEnd());
-  CHECK(c.Status().steps_done() == 32);  // 64 examples in batches of 4, twice
+  CHECK(c.Status().steps_done() == 32);  // 2 epochs of 64 examples in batches of 4
   const auto resumed = [](std::uint32_t epochs) {
     return Saving([epochs](config::JobSpec& spec, JobOptions&) {
       spec.checkpoint.resume = true;

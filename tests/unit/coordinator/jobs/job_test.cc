@@ -825,7 +825,7 @@ TEST_CASE("a job wants a worker for each closure that it can run at the same tim
     CHECK(c.job->wanted_workers() == 16u - ended);
   }
   held = v1::EVALUATE;
-  finish();  // the last training closure
+  finish();  // finishes the last training closure
   REQUIRE(c.Run([&] { return !worker.held.empty(); }));
   CHECK(c.job->wanted_workers() == 8);
   held = v1::EXPORT;
@@ -1317,7 +1317,7 @@ TEST_CASE(
     s.counting.examples = 800;  // 800 examples are 100 closures
     s.training.epochs = 1;
     o.closures_behind_max = 16;
-    o.step_timeout = std::chrono::milliseconds(0);  // no limit
+    o.step_timeout = std::chrono::milliseconds(0);  // 0 means no limit
   });
   bool holds = true;
   c.hold = [&](const FakeWorker&, const v1::Grant& g) {

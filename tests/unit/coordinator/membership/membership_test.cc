@@ -15,15 +15,19 @@ using namespace evergrad::coordinator;
 
 namespace {
 
-// Runs scripts of these commands. N is the number of a registration.
+// Runs scripts of these commands. N is the number of a registration, counted from 1.
 //
-//   worker NAME UID | server NAME UID     registers the task; "-" means no name, and "=3" means
-//                                         that the task was given the number 3 before
-//   heard N | closed N | leaving N        a message of N, the end of its stream, its Leaving
+//   worker NAME UID, server NAME UID      registers a task, whose process has the number UID. The
+//                                         name "-" means no name, and "=3" means no name and that a
+//                                         coordinator has given the task the number 3 before
+//   heard N                               the task of this registration has sent a message
+//   closed N                              the stream of this registration has ended
+//   leaving N                             the task of this registration announces that it leaves
 //   host NAME                             sets the host of the tasks that register from here on
 //   at MS                                 moves the clock in steps of 10 ms, with a tick after each
 //   sleep MS                              moves the clock without a tick
-//   tick | show NAME
+//   tick                                  makes one tick
+//   show NAME                             prints the state of the tasks with this name
 class Transcript {
  public:
   explicit Transcript(MembershipOptions options = {}) : membership_(options) {}

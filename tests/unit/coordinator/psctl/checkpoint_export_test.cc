@@ -221,7 +221,7 @@ struct SavedTables : Saved {
           for (const std::int64_t id : some)
             for (const float value : tables[t]->at(id)) put(value);
           for (std::size_t i = 0; i < some.size() * tables[t]->begin()->second.size(); ++i)
-            put(99.f);  // optimizer state
+            put(99.f);  // a value of the optimizer state
           REQUIRE(writer.Append(std::as_bytes(std::span(block))).ok());
           REQUIRE(writer.EndBlock().ok());
         }

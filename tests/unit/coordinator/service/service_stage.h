@@ -174,7 +174,7 @@ struct ServiceStage {
   const std::unique_ptr<JobHost> host =
       MakeJobHost(parts, &failpoints, file_system.get(), &supervisor);
   int changes = 0, windows = 0, closed = 0;  // numbers of calls of the callbacks
-  absl::Status end;                          // the argument of on_end
+  absl::Status end;                          // the status that on_end got
   JobTable jobs{options.jobs_running_max};
   ServerDrains drains{&jobs, &sessions};
   const std::unique_ptr<DivisionHost> division_host = MakeDivisionHost(parts, &supervisor);

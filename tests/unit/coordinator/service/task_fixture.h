@@ -288,7 +288,7 @@ class TestCluster {
     }
     task.Send(message);
   }
-  using Held = std::map<std::pair<std::uint64_t, std::uint32_t>, v1::Assign>;  // by job and shard
+  using Held = std::map<std::pair<std::uint64_t, std::uint32_t>, v1::Assign>;  // key: (job, shard)
   static void Serve(Held& held, TestTask& task, const v1::CoordinatorMessage& m) {
     v1::TaskMessage answer;
     if (m.has_assign()) {

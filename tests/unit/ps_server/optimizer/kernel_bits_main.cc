@@ -22,7 +22,8 @@ float Number(std::uint64_t i) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   z ^= z >> 31;
-  const float unit = static_cast<float>(static_cast<std::int32_t>(z) >> 7) * 0x1p-24f;  // (-1, 1)
+  const float unit =
+      static_cast<float>(static_cast<std::int32_t>(z) >> 7) * 0x1p-24f;  // in (-1, 1)
   // Gives the numbers many different magnitudes.
   return unit * (1.0f / static_cast<float>(1u << (z >> 60)));
 }

@@ -79,7 +79,7 @@ TEST_CASE("an unchanged shard costs no payload") {
 
 TEST_CASE("pulled values are references to the shard's memory, and survive later updates") {
   HostFixture f;
-  f.Hold(CountingShard(0, 200000));  // four chunks
+  f.Hold(CountingShard(0, 200000));  // values of four chunks
   RequestBuilder pull;
   pull.Pull(0);
   const auto first = f.Send(pull), second = f.Send(pull);
@@ -109,7 +109,7 @@ TEST_CASE(
 
   struct Case {
     const char* name;
-    std::function<void(RequestBuilder&)> spoil;  // pushes[0] is for shard 0
+    std::function<void(RequestBuilder&)> spoil;  // its pushes[0] is for shard 0
     v1::PushAnswer want;
     const char* words;
   };
@@ -245,7 +245,7 @@ TEST_CASE(
     "values that do not fit into the reserved answer are refused, whatever the request claims to "
     "have reserved") {
   HostFixture f(2, 1 << 20);
-  f.Hold(CountingShard(0, 100000));  // 400 kB
+  f.Hold(CountingShard(0, 100000));  // 400 kB of values
   RequestBuilder request;
   request.header.set_response_bytes_max(500000);
   request.Pull(0);
@@ -359,7 +359,7 @@ TEST_CASE(
 TEST_CASE(
     "in the middle of an apply: Close is taken, Seal and reports wait for its end, Drop answers it "
     "with STALE") {
-  const std::uint64_t large = (4 << 20) / sizeof(float);  // an apply of four turns
+  const std::uint64_t large = (4 << 20) / sizeof(float);  // the apply takes four turns
   RequestBuilder push, next;
   push.Push(0, 0, 0, Floats(large, 1));
   next.Push(0, 1, 0, Floats(large, 1));
@@ -534,7 +534,7 @@ TEST_CASE("Drop removes only the epoch that it names; dropping a job removes all
 TEST_CASE(
     "a cut in the middle of an apply is the state between two updates, and a dropped shard answers "
     "it") {
-  constexpr std::uint64_t kRows = 1'000'000;  // an apply of four turns
+  constexpr std::uint64_t kRows = 1'000'000;  // the apply takes four turns
   const ShardKey key{JobUid(kJob), ShardId(0)};
   HostFixture f(1);
   f.Hold(CountingShard(0, kRows));

@@ -476,7 +476,7 @@ TEST_CASE(
 }
 
 TEST_CASE("cuts during continuous pushes are restored to exactly the updates of their ledgers") {
-  constexpr std::uint64_t kRows = 600'000;  // an apply of more than two turns
+  constexpr std::uint64_t kRows = 600'000;  // the apply takes more than two turns
   Stage a;
   a.Hold(0, kRows);
   std::vector<std::shared_ptr<SharedReply>> replies;

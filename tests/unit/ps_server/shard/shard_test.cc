@@ -65,7 +65,7 @@ TEST_CASE(
     "bits") {
   for (const char* type : {"counting", "sgd", "adam"}) {
     INFO(type);
-    ShardSettings settings = Counting(100'000);  // two chunks
+    ShardSettings settings = Counting(100'000);  // values of two chunks
     settings.optimizer.type = type;
     const auto shard = Seeded(settings, IntervalSet{90});
     const Gradient gradient(100'000, 0.25f);
@@ -103,7 +103,7 @@ TEST_CASE(
 TEST_CASE("an apply in pieces gives the bits of a whole apply, also beside readers") {
   for (const char* type : {"counting", "sgd", "adam"}) {
     INFO(type);
-    ShardSettings settings = Counting(3 * 65536 + 17);  // four chunks
+    ShardSettings settings = Counting(3 * 65536 + 17);  // values of four chunks
     settings.optimizer.type = type;
     if (settings.optimizer.type == "sgd") settings.optimizer.momentum = 0.9;
     auto at_once = Seeded(settings), in_pieces = Seeded(settings);
@@ -313,7 +313,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a Close of another epoch, or from before the shard's rollback, is ignored") {
-  auto shard = Seeded(Counting());  // start = 1.2
+  auto shard = Seeded(Counting());  // the start is (1, 2)
   const Trace before = TraceOf(*shard);
   CHECK_FALSE(shard->Close({1, 4}, {1, 9}, {0}, {}));
   CHECK_FALSE(shard->Close({1, 5}, {1, 1}, {0}, {}));
@@ -364,7 +364,7 @@ TEST_CASE("a pull compares start and vlsn together, never vlsn alone") {
 }
 
 TEST_CASE("a pull keeps its values during later updates, without a copy") {
-  auto shard = Seeded(Counting(100000));  // two chunks
+  auto shard = Seeded(Counting(100000));  // values of two chunks
   const Gradient one(100000);
   const PullResult pull = ReadShard(*shard, {{1, 5}, false, {}, 0});
   REQUIRE(pull.chunks.size() == 2);

@@ -389,7 +389,7 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
         REQUIRE(got->waiting_dropped == want->waiting_dropped);
         REQUIRE(got->duplicates == want->duplicates);
       }
-    } else if (what < 8) {  // a pull
+    } else if (what < 8) {  // a pull is compared
       Ids ids;
       for (int i = 0; i < 50; ++i)
         ids.push_back(static_cast<std::int64_t>(below(universe)) * 0x123456789 - 5);
