@@ -3,8 +3,8 @@
 // journal: it keeps every record, and after every command a replay of the records must give the
 // book's state.
 //
-// In the commands, P is a shard, C is a closure, and V, V0 and V1 are map versions. A pair (term,
-// n) is written as term.n, such as 1.6, and a set of closures as 0-4,7.
+// In the commands, P is a shard, C is a closure, and V, V0 and V1 are map versions. The text 1.6 is
+// the pair (term, n) = (1, 6), and 0-4,7 is a set of closures.
 //
 //   job CLOSURES SHARDS OPEN_MAX       makes a new book
 //   life TERM                          begins the first life of the coordinator

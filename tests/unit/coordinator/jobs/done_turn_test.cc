@@ -1,4 +1,4 @@
-// Tests the turn of the executor in which Dones are answered, without a Job object.
+// Tests the turn in which Dones are committed together and then answered, without a Job object.
 #include "coordinator/jobs/done_turn.h"
 
 #include <catch2/catch.hpp>

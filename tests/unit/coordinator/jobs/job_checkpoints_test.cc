@@ -846,7 +846,7 @@ TEST_CASE("a coordinator that dies during the search for a checkpoint searches a
   AddTasks(c);
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   // The result of the describe closure makes the job look for a checkpoint. The file thread has not
-  // answered this order.
+  // finished this search when the process ends.
   c.Finish(c.workers["0"], c.workers["0"].held.front());
   c.AddServer("2");  // makes the job commit its whole state
   c.job->Tick();

@@ -395,7 +395,7 @@ TEST_CASE("closures that a worker has not begun go to an idle worker with the fu
   c.Run([] { return false; }, std::chrono::milliseconds(200));
   CHECK(c.workers["other"].held.empty());
   const std::size_t grants = c.granted.size();
-  CHECK(grants <= 3);  // no grant is recalled for a worker that cannot run it
+  CHECK(grants <= 3);  // no grant was recalled for a worker that cannot run the closure
   c.AddFunctionWorker("1", {"f"});
   REQUIRE(c.Run([&] { return !c.workers["1"].held.empty(); }));
 }

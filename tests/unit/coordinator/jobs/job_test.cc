@@ -1690,7 +1690,7 @@ TEST_CASE(
     // bits, and it is not tried again.
     CHECK(tried.size() == 1);
   } else {
-    CHECK(tried.size() >= 5);  // tried again 1, 2, 4, 8 and 16 s after each other
+    CHECK(tried.size() >= 5);  // tried again after pauses of 1, 2, 4, 8 and 16 s
     CHECK(tried.size() <= 7);
   }
   holds = false;

@@ -118,7 +118,7 @@ TEST_CASE("a plan numbers closures, partitions variables and counts values with 
   CHECK(built->message.shards(12).variable().index() == 1);
   CHECK(built->shard_bytes[0] == 66 * 256 * 4 * 3);
   CHECK(built->shard_bytes[12] == 256 * 4 * 3);
-  CHECK(built->shard_bytes[13] == 4 * 3);  // the shard of a scalar
+  CHECK(built->shard_bytes[13] == 4 * 3);  // a scalar and its two moments
   CHECK(built->message.fingerprint().size() == 64);
 }
 

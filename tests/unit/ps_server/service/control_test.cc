@@ -486,7 +486,7 @@ TEST_CASE_METHOD(ControlFixture,
   CHECK(control->jobs_named() == 2);
   for (std::uint64_t uid = 10000; uid < 11000; ++uid) tell(uid);
   CHECK(control->jobs_named() <= 256);
-  Register(2);  // no job is running, and one job has a shard here
+  Register(2);  // no job is running, but one job has a shard here
   CHECK(control->jobs_named() == 1);
 }
 

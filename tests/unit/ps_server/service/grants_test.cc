@@ -100,7 +100,7 @@ TEST_CASE("a push without a grant is INVALID by name, is counted, and changes no
        }},
   };
   Guarded f;
-  // So that an accepted repeat would get DUPLICATE.
+  // After this push, a repeat that is accepted would get DUPLICATE.
   CHECK(f.Send(Granted())->push() == v1::APPLIED);
   const std::string before = StateOf(f);
   double refused = 0;

@@ -222,7 +222,7 @@ TEST_CASE(
   pair.to.Register();
   gone();
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
-  pair.to.Give(Stage::DropOf(0, kNext));  // names another epoch, so it changes nothing
+  pair.to.Give(Stage::DropOf(0, kNext));  // this order names another epoch and changes nothing
   pair.to.Give(Stage::DropOf(0));
   gone();
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
@@ -357,8 +357,7 @@ TEST_CASE(
     const v1::PushAnswer answer = replies[u]->reply->push();
     applied += answer == v1::APPLIED;
     stale += answer == v1::STALE;
-    // A worker sends the updates again that have no final answer. This test sends all updates
-    // again.
+    // A worker repeats the updates that have no final answer. This test repeats all updates.
     const auto again = push(pair.to, u, kNext);
     again->event.Wait();
     CHECK(again->reply->push() == (answer == v1::APPLIED ? v1::DUPLICATE : v1::APPLIED));

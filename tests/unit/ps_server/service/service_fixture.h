@@ -81,7 +81,7 @@ class RecordingResponder final : public transport::DataResponder {
   int* answers_;
 };
 
-// A reservation that counts how often a reservation is released.
+// A reservation that increments a counter when it is released.
 class CountedReservation final : public transport::Reservation {
  public:
   explicit CountedReservation(int* released) : released_(released) {}

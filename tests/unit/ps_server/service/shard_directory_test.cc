@@ -113,7 +113,7 @@ TEST_CASE_METHOD(Fixture, "a job without a held shard is forgotten, unless it ru
   }
   CHECK(jobs.CountersOf(kOne) == nullptr);
   CHECK(jobs.CountersOf(kTwo) != nullptr);
-  directory.ForgetUnheldJobs();  // as at the begin of a new session
+  directory.ForgetUnheldJobs();  // called when a new session begins
   CHECK(jobs.CountersOf(kTwo) == nullptr);
   CHECK(directory.jobs_named() == 0);
 }

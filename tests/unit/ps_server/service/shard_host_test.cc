@@ -109,7 +109,8 @@ TEST_CASE(
 
   struct Case {
     const char* name;
-    std::function<void(RequestBuilder&)> spoil;  // its pushes[0] is for shard 0
+    std::function<void(RequestBuilder&)>
+        spoil;  // changes the request, whose pushes[0] is for shard 0
     v1::PushAnswer want;
     const char* words;
   };
@@ -337,7 +338,7 @@ TEST_CASE(
   // The answer to this pull refers to every chunk, so the next apply must write to other memory.
   const auto before = f.Send(pull);
   const auto pushed = f.Start(push.Frame()), after = f.Start(pull.Frame());
-  const auto pulled = f.Start(small.Frame());  // comes in the middle of the apply
+  const auto pulled = f.Start(small.Frame());  // this pull comes during the apply
   f.RunAll();
   REQUIRE(before->answered);
   REQUIRE(pulled->answered);
@@ -545,7 +546,7 @@ TEST_CASE(
   const auto take = [&](absl::StatusOr<ShardCut> cut) { cuts.push_back(std::move(cut)); };
   ShardExecutor& shards = f.host->shard_executor(ShardId(0));
   auto reply = f.Start(request.Frame());
-  shards.Cut(key, kEpoch, take);  // asked for after the first MiB of the apply
+  shards.Cut(key, kEpoch, take);  // ordered after the first MiB of the apply
   shards.Cut(key, {1, 4}, take);  // the epoch is not held, so the answer comes at once
   f.RunAll();
   REQUIRE(reply->answered);

@@ -95,7 +95,7 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
         };
         check(*shard);
         CHECK(shard->value_bytes() == n * sizeof(float));
-        // While an answer is held, an apply must not change its memory.
+        // While the test holds an answer, no apply may change the memory of the answer.
         std::vector<PullResult> held;
         std::vector<std::vector<std::byte>> was;
         for (std::uint32_t u = 0; u < 4; ++u) {
@@ -213,7 +213,7 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       const auto ids = [&](std::size_t n) {
         std::vector<std::int64_t> list(n);
         for (std::int64_t& id : list)
-          // Few different ids, so that some are duplicates.
+          // There are few different ids, so that some are duplicates.
           id = static_cast<std::int64_t>(random() % 9);
         return list;
       };

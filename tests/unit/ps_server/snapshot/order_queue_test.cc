@@ -15,8 +15,8 @@ using Earlier = Orders::Earlier;
 constexpr Orders::Key kFirst{JobUid(1), ShardId(1)}, kSecond{JobUid(1), ShardId(2)},
     kThird{JobUid(2), ShardId(1)};
 
-// A queue of orders. Its first order takes until the test lets it end, and the orders after it are
-// performed at once.
+// A queue of orders. Its first order is in progress until the test lets it end. Later orders end at
+// once.
 struct Stage {
   RealClock clock;
   metrics::Registry registry;
