@@ -1113,8 +1113,8 @@ TEST_CASE("a task that is gone is listed without its last report") {
 
 namespace {
 
-// A store that accepts commits at once. After Set(true) no commit becomes durable. The
-// test can also set the health of the store.
+// A store that accepts commits at once. After Set(true) no commit becomes durable. The test can
+// also set the health of the store.
 class LateStore final : public StateStore {
  public:
   using StateStore::Commit;
