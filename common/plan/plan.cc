@@ -46,9 +46,9 @@ absl::StatusOr<Plan> Plan::Create(const PlanSpec& spec) {
   const auto eval_padded = CheckedAdd(
       spec.eval_examples, std::uint64_t{spec.eval_batch_size} * spec.eval_steps_per_closure);
   if (!examples || !padded || !eval_padded) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the plan has more examples than 64 bits can count: train_examples=", spec.train_examples,
-                     " epochs=", spec.epochs, " eval_examples=", spec.eval_examples));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the plan has more examples than 64 bits can count: train_examples=", spec.train_examples,
+        " epochs=", spec.epochs, " eval_examples=", spec.eval_examples));
   }
   return plan;
 }

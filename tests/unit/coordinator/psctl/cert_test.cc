@@ -127,8 +127,9 @@ TEST_CASE("with a folder of its own, a task gets the three files that it needs, 
 
 TEST_CASE("names that would inject entries, and folders without an authority, are refused") {
   const test::TempFolder folder;
-  CHECK_THAT(std::string(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).message()),
-             Catch::StartsWith("the folder has no certificate authority (psctl cert init makes one)"));
+  CHECK_THAT(
+      std::string(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).message()),
+      Catch::StartsWith("the folder has no certificate authority (psctl cert init makes one)"));
   REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
   for (const char* host : {"a,DNS:b", "a b", "", "a/b"})
     CHECK(BlameOf(IssueCertificate({folder.path(), "x", {host}, 1})) == Blame::kUser);
