@@ -26,7 +26,7 @@ while (( $# )); do
   shift
 done
 programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
-# The parity test is in the folder of the library that it loads.
+# The parity test is in the folder of libevergrad_cuda.so, which it loads.
 [[ -n $programs_only ]] || programs+=(worker_backend_gpu_test gpu_bench)
 if [[ -n $list ]]; then printf '%s\n' "${programs[@]}"; exit 0; fi
 packed_bytes_max=40000000 glibc_max=2.35

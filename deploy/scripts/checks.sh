@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the checks that need no build (CONTRIBUTING.md describes them) and prints the time of each.
-# Also runs the remaining checks after a failed one, and then ends with 1. `setup.sh lint` installs
-# the packages that the checks need.
+# If a check fails, the remaining checks still run, and the script ends with 1. `setup.sh lint`
+# installs the packages that the checks need.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 

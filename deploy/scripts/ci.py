@@ -31,11 +31,12 @@ import sys
 import time
 
 LIMIT = 70 * 60
-# A cold build of one room's tests under the sanitizers compiles most of the rooms below it.
+# The tests of one room, built under the sanitizers in a new build folder, compile most of the rooms
+# on which this room depends.
 COLD_ASAN = 25 * 60
-# Estimates of the CPU seconds that a command needs, which decide whether it may still begin (a
-# release object takes 4 s on the machine that builds everything in 18 minutes). A command that runs
-# longer is stopped at the time limit.
+# Estimates of the CPU seconds that a command needs. They decide whether there is still time for the
+# command. (A release object takes 4 s on a machine that builds everything in 18 minutes.) A command
+# that runs longer than its estimate is stopped only at the time limit.
 OBJECT_SECONDS, TIDY_SECONDS, ASAN_OBJECT_SECONDS, TESTS_SECONDS = 5, 12, 8, 60
 ROLES = ("common", "coordinator", "ps_server", "worker")
 # A change of one of these files counts as a change of every room.
@@ -59,8 +60,8 @@ def minutes(seconds):
 
 
 def room_of(path, rooms):
-    """Returns the room of a source or of its unit test, the role for files outside its rooms, and
-    None for other files."""
+    """Returns the room of a source file or of its unit test. For a file of a role that is in none
+    of its rooms, returns the role, and for other files None."""
     parts = path.split("/")
     if parts[:2] == ["tests", "unit"]:
         parts = parts[2:]
@@ -71,8 +72,8 @@ def room_of(path, rooms):
 
 
 def rooms_of(files):
-    """Returns all rooms: the folders of the roles that have sources, and the roles for the files
-    outside these folders."""
+    """Returns all rooms: the folders of the roles that have sources, and the roles themselves,
+    which stand for the files outside these folders."""
     rooms = {
         "/".join(path.split("/")[:2])
         for path in files
@@ -111,14 +112,14 @@ class Ci:
         self.jobs = cores()
         self.results = []  # (name, result, seconds, note)
 
-    # The outside: commands, git, the clock.
+    # The effects outside this program: commands, git, the clock.
 
     def left(self):
         return float("inf") if self.full else self.limit - (self.clock() - self.begin)
 
     def command(self, arguments, timeout=None, env=None, stdin=None, quiet=False):
-        """Returns (exit code, output). The code is None if the timeout has passed. Without `quiet`,
-        the output is shown, and the returned text is empty."""
+        """Returns (exit code, output). The code is None if the timeout has passed. With `quiet`,
+        the output is returned. Without it, the output is shown and the returned text is empty."""
         sys.stdout.flush()
         process = subprocess.Popen(
             arguments,
@@ -187,8 +188,8 @@ class Ci:
         )
 
     def test_programs(self, room, rooms):
-        """Returns {beginning of ctest's names: target} for a room's unit tests and for the fuzz
-        targets that replay their corpora for the room."""
+        """Returns {beginning of the tests' names in ctest: build target}, for a room's unit tests
+        and for the fuzz targets whose corpora are replayed for the room."""
         found = {}
         for path in self.files():
             if (
@@ -264,8 +265,8 @@ class Ci:
         )
 
     def thread_safety(self, rooms, all_rooms):
-        """Compiles the sources of the rooms. Nothing is linked, because only the compiler reports
-        these errors."""
+        """Compiles the sources of the rooms to find clang's thread-safety errors. Nothing is
+        linked, because the compiler alone reports these errors."""
         if not self.configured("thread-safety"):
             return False
         for room in rooms:
@@ -345,8 +346,8 @@ class Ci:
             if not programs[room]:
                 continue
             targets, name = sorted(programs[room].values()), "asan %s" % room
-            # A dry run cannot be used here, because it ends at the step in which ninja would look
-            # for new source files.
+            # A dry run of ninja cannot be used here. If CMake must run first to look for new source
+            # files, a dry run ends there, before the tests' commands.
             _, commands = self.command(
                 ["ninja", "-C", "build/asan", "-t", "commands", *targets], timeout=60, quiet=True
             )
@@ -457,8 +458,8 @@ class Ci:
             self.rest()
         failed = [name for name, result, _, _ in self.results if result == FAILED]
         if "checks" in failed:
-            # The checks ran first, and a long log is read from its end, so their last lines are
-            # shown again.
+            # The checks ran first, but a long log is read from its end. For this reason their last
+            # lines are shown again.
             self.say(
                 "== failed: checks; their last lines:\n%s"
                 % "\n".join(checks.rstrip().split("\n")[-40:])
@@ -488,7 +489,7 @@ def main():
         return 2
     signal.signal(
         signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
-    )  # `finally` clauses then end the running command
+    )  # so that `finally` clauses end the running command
     root = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
     return Ci(
         root,

@@ -47,7 +47,7 @@ class Stale(Exception):
 
 
 def wait_for(what, condition):
-    """Polls `condition`. The pause is a wait for an event that is never set."""
+    """Polls `condition`. Between two polls it waits for an event that is never set."""
     pause, end = threading.Event(), time.monotonic() + DEADLINE
     while True:
         value = condition()
@@ -74,7 +74,7 @@ def said(bin_folder, program, *arguments):
 
 
 def verbs(bin_folder):
-    """Returns the verbs in the order of psctl --help: ["job run", …]."""
+    """Returns the commands of psctl, in the order of psctl --help: ["job run", …]."""
     found = re.findall(r"^  (\w+(?: \w+)?)  +\S", said(bin_folder, "psctl", "--help"), re.M)
     if len(found) < 10:
         raise Stale("psctl --help lists %d verbs" % len(found))
@@ -101,7 +101,7 @@ def psctl_help(bin_folder):
 
 
 class Cluster:
-    """One daemon of each kind on loopback. The daemons are ended by pid."""
+    """One daemon of each kind on loopback. At the end, each daemon is stopped by its pid."""
 
     def __init__(self, bin_folder):
         self.bin, self.folder, self.started = (

@@ -31,7 +31,7 @@ done
 mkdir -p "$tools"
 work=$(mktemp -d "$tools/.kubernetes-XXXXXX")
 log=$work/log
-# Go's caches are read-only files in read-only folders.
+# Go makes its caches read-only, files and folders alike, so rm needs the permission to write.
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 cd "$work"
 mkdir -p apt/lists/partial apt/cache/archives/partial new
@@ -68,8 +68,8 @@ mv source "$GOPATH/src/k8s.io/kubernetes"
 cd "$GOPATH/src/k8s.io/kubernetes"
 main=k8s.io/kubernetes
 
-# The source package lacks this generated file. The input folders are those whose sources request
-# its generation.
+# The source package lacks a generated file. It is generated from the folders whose sources request
+# it.
 say "generating the OpenAPI definitions of Kubernetes $version"
 nice go build -p "$jobs" -o "$work/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen \
   >"$log" 2>&1 || fail "openapi-gen does not compile"

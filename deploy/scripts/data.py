@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Fills the data folder, without a network: from Debian's dataset packages, from the packed files
-in examples/data, from data derived from these, and from a seed. Existing files are not changed. If
-a set is not available, the script prints its name and the reason, and makes no substitute.
+"""Fills the data folder without a network. The sources are Debian's dataset packages, the packed
+files in examples/data, sets computed from these, and random numbers from a fixed seed. Existing
+files are not changed. If a set is not available, the script prints its name and the reason, and
+makes no substitute.
 
   data.py --out data [set ...]             fills these sets; without a set, all except
                                            ml-latest-small, whose file is only checked
@@ -45,7 +46,7 @@ MovieLens may not be passed on or used commercially, so it is not part of this p
 
 
 def idx(name):
-    """Returns magic number, dimensions, bytes per row and body of a file of the package."""
+    """Returns the magic number, dimensions, bytes per row and body of a file of the package."""
     path = os.path.join(PACKAGE, name + ".gz")
     with gzip.open(path, "rb") as f:
         raw = f.read()
@@ -86,7 +87,7 @@ def fashion_mnist(folder):
 
 
 def fashion_mnist_12k(folder):
-    """The first 10,000 training and the first 2,000 test images."""
+    """A smaller Fashion-MNIST: its first 10,000 training images and its first 2,000 test images."""
     for name in absent(folder, FILES):
         magic, dims, row, body = idx(name)
         n = 10000 if name.startswith("train") else 2000
@@ -94,8 +95,8 @@ def fashion_mnist_12k(folder):
 
 
 def fashion_mnist_sorted(folder):
-    """The whole training set ordered by class. With this order, training without shuffling gives a
-    bad model. The test files are unchanged."""
+    """Fashion-MNIST with its training set ordered by class. Training on it without shuffling gives
+    a bad model. The test files are unchanged."""
     if absent(folder, FILES[:2]):
         magic, dims, row, body = idx(FILES[0])
         label_magic, label_dims, _, labels = idx(FILES[1])
@@ -120,8 +121,8 @@ def from_package(fill):
 
 
 def place(folder, name, raw):
-    """Writes the file `name` of the set's folder, as a whole or not at all. Returns the error, or
-    None."""
+    """Writes the file `name` into the folder of the set, either the whole file or nothing. Returns
+    an error message, or None."""
     want, got = SHA256[os.path.basename(folder) + "/" + name], hashlib.sha256(raw).hexdigest()
     if got != want:
         return "%s: SHA-256 want %s got %s" % (name, want, got)
@@ -151,7 +152,7 @@ def ratings(folder):
 
 
 def ml_latest_small(folder):
-    """Checks the file that the user has fetched."""
+    """Checks the file, which the user must have downloaded."""
     path, want = os.path.join(folder, "ratings.csv"), SHA256["ml-latest-small/ratings.csv"]
     if not os.path.exists(path):
         return MOVIELENS % (os.path.dirname(folder) or ".", want)
@@ -172,8 +173,8 @@ FETCHED_BY_USERS = ["ml-latest-small"]
 
 
 def named_in(text):
-    """The sets below ${EVERGRAD_DATA} that a job names, in the order of SETS. Other folders below
-    ${EVERGRAD_DATA} are the user's own."""
+    """Returns the sets that a job names below ${EVERGRAD_DATA}, in the order of SETS. Other folders
+    below ${EVERGRAD_DATA} are the user's own."""
     named = set(re.findall(r"\$\{EVERGRAD_DATA(?::-[^}]*)?\}/([^/\s\"']+)/", text))
     return [name for name in SETS if name in named]
 
@@ -212,8 +213,8 @@ def main():
             empty = not os.listdir(folder)
             if empty:
                 os.rmdir(folder)
-            # A job may use a file that the user has put in this place. Only a request for the set
-            # itself is refused.
+            # If only the job names the set, files that the user has put into its folder are
+            # accepted in its place. A set that the command line names must be available.
             if name in arguments.sets or (arguments.job is not None and empty):
                 return 2
     return 0

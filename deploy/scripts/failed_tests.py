@@ -1,5 +1,5 @@
-"""Prints the failed tests at the end of a long log, where a reader sees them: the name and the last
-lines of each failed test, and then ctest's summary again.
+"""Prints the failed tests at the end of a long log, where a reader sees them. It prints the name
+and the last lines of each failed test, and then repeats ctest's summary.
 
   failed_tests.py CTEST_LOG JUNIT_XML [LINES]
 """

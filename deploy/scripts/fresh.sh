@@ -4,10 +4,10 @@
 #
 #   fresh.sh [--keep] [--only train|test] [--dir FOLDER]
 #
-# Creates FOLDER if it does not exist. Without --keep the script removes its own files from FOLDER
-# at the end, and no others. Needs root and debootstrap. The chroot gets the apt sources and proxy
-# settings of the host at run time; this file has none of them. No other folder of the project is
-# in the chroot, so a command that works in the chroot works in every new clone.
+# Creates FOLDER if it does not exist. Without --keep, the script removes its own files from FOLDER
+# at the end, and no others. It needs root and debootstrap. At run time, the chroot gets the apt
+# sources and proxy settings of the host; this file contains none of them. No other folder of the
+# project is in the chroot, so a command that works in the chroot works in every new clone.
 set -euo pipefail
 fail() { echo "fresh.sh: $*" >&2; exit 2; }
 keep=0 only='' dir=''
@@ -36,7 +36,7 @@ fi
 dir=$(cd "$dir" && pwd)
 root=$dir/root
 
-# The first archive that the host itself uses.
+# The first package archive that the host itself uses.
 lists=(/etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list /etc/apt/sources.list)
 mirror=$(cat "${lists[@]}" 2>/dev/null | awk '
   /^URIs:/ {print $2; exit}

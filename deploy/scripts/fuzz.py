@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 SECONDS = 60
-# tests/fuzz/replay_main.cc has the same limit of memory (RSS_MB).
+# tests/fuzz/replay_main.cc has the same memory limit (RSS_MB).
 RSS_MB, ALLOCATION_MB, SECONDS_EACH, INPUT_BYTES = 2048, 512, 10, 65536
 
 
@@ -30,8 +30,8 @@ def targets_of(folder):
 
 
 def figures_of(log):
-    """Returns (executions, edges, features) from the last line with figures in libFuzzer's
-    output."""
+    """Returns (executions, edges, features), read from the last lines of libFuzzer's output that
+    have these figures."""
     executions = re.findall(r"^stat::number_of_executed_units:\s+(\d+)", log, re.M)
     status = re.findall(r"^#(\d+)\s.*?\bcov: (\d+) ft: (\d+)", log, re.M)
     last = status[-1] if status else ("0", "0", "0")
@@ -39,7 +39,7 @@ def figures_of(log):
 
 
 def run(folder, name, seeds, seconds, say=print):
-    """Returns whether the target has ended without a finding."""
+    """Runs one target. Returns whether it has ended without a finding."""
     corpus = os.path.join(folder, "corpus", name)
     findings = os.path.join(folder, "findings", name)
     for needed in (corpus, findings):

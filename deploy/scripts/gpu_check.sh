@@ -21,9 +21,9 @@
 # rows of the GPU are `skipped` with the reason, and all other parts run on the CPU.
 #
 # The script writes two files, which are complete at any time, so a check that was killed leaves
-# usable files. The JSON has `complete` false until the end, and names the present part in
-# `running`. gpu_check.log, in the same folder, describes the host and has the output of each part
-# and of its daemons; of a long output it has the beginning and the end.
+# usable files. In the JSON file, `complete` is false until the end, and `running` names the present
+# part. gpu_check.log, in the same folder, describes the host and has the output of each part and of
+# its daemons. If an output is long, the log has its beginning and its end.
 set -euo pipefail
 fail() { echo "gpu_check.sh: $*" >&2; exit 2; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -68,8 +68,8 @@ else
 fi
 "$bin/psctl" --version >/dev/null || fail "$bin/psctl does not run on this host; its error is above"
 
-# CUDA's libraries may also be where the linker does not search: in CUDA's own folder, or in the
-# wheels of a Python on this host.
+# CUDA's libraries may also be in folders that the dynamic linker does not search: in CUDA's own
+# folder, or in the wheels of a Python on this host.
 python='' libraries_before=${LD_LIBRARY_PATH-}
 for candidate in ${VIRTUAL_ENV:+"$VIRTUAL_ENV/bin/python3"} python3; do
   if command -v "$candidate" >/dev/null; then
@@ -139,7 +139,7 @@ row() {
   printf '%s\t%s\t%s\n' "$name" "$verdict" "${detail//$'\n'/ | }" >>"$work/rows"
   write_json false
 }
-# figure NAME LINE: adds the line of JSON that a benchmark printed to this check's JSON.
+# figure NAME LINE: copies LINE, the line of JSON that a benchmark printed, into this check's JSON.
 figure() {
   [[ $2 == \{*\} ]] || { row "$1" failed "the benchmark's last line is not JSON: $2"; return 0; }
   printf '"%s": %s\n' "$1" "$2" >>"$work/figures"
@@ -189,7 +189,7 @@ part() {
     "$(tail -n 1 "$work/trouble" 2>/dev/null || echo 'an unknown line')"
   running=
 }
-# ended RC LIMIT: describes how a command failed.
+# ended RC LIMIT: prints how a command failed.
 ended() {
   if (( $1 == 124 || $1 == 137 )); then echo "not finished within $2 s"
   elif (( $1 > 128 )); then echo "killed by signal $(( $1 - 128 ))"
@@ -211,8 +211,9 @@ cut_off() {
   (( ($3 == 124 || $3 == 137) && limit < $2 )) || return 1
   row "$1" "not run" "no time: stopped after $limit s, before the part's own limit of $2 s"
 }
-# cluster FOLDER ROW LIMIT ENDS OPTIONS…: starts a cluster in FOLDER before SECONDS reaches ENDS.
-# Returns 1 and adds a row when the cluster does not come up.
+# cluster FOLDER ROW LIMIT ENDS OPTIONS…: starts a cluster in FOLDER within LIMIT seconds and before
+# the shell's clock SECONDS reaches ENDS. Returns 1 and adds a row when the cluster does not come
+# up.
 cluster() {
   local folder=$1 as=$2 most=$3 ends=$4 status=0
   shift 4
@@ -279,8 +280,8 @@ gpu=$(cat "$work/gpu" 2>/dev/null || true)
 # ---- parity: compares each primitive on the GPU with its definition in float64, and gradients of
 # whole models with central differences. A Catch2 program counts its assertions and skipped cases.
 
-# first_failure FILE: the first cause that a device gave, and the first failed case with its values,
-# in one line.
+# first_failure FILE: prints in one line the first cause that a device gave, and the first failed
+# case with its values.
 first_failure() {
   awk '
     /^-+$/ { header = !header; if (header) name = ""; if (n) done = 1; next }
@@ -298,9 +299,9 @@ first_failure() {
       print substr((cause ? cause " || " : "") text, 1, 1000)
     }' "$1"
 }
-# parity_by_case ENDS: runs each case in a separate process until SECONDS reaches ENDS, because
-# after a device has failed or hangs, all later cases of the same process fail, too. Sets `by_case`,
-# the summary.
+# parity_by_case ENDS: runs each case in a separate process until the shell's clock SECONDS reaches
+# ENDS. (In one process, all cases after a failure or a hang of the device would fail, too.) Sets
+# `by_case`, the summary.
 parity_by_case() {
   local program=$bin/worker_backend_gpu_test ends=$1 name status of=0 passed=0 unrun=0 left each=30
   [[ -z $tiny ]] || each=3
@@ -345,9 +346,9 @@ parity() {
     row parity ok "$said, $(( SECONDS - begin )) s"
   fi
 }
-# The memory checker runs last, because it takes all the time that remains. Its check of API errors
-# is off: the program makes some calls fail on purpose and checks each status itself, and the
-# libraries ask the driver for features that it may lack.
+# The memory checker runs last, because it takes all the remaining time. Its own check of failed API
+# calls is off for two reasons: the program makes some calls fail on purpose and checks each status
+# itself, and the libraries ask the driver for features that it may lack.
 memory_checker() {
   local status=0 found checker
   if [[ -z $gpu ]]; then row "memory checker" skipped "no GPU"; return 0; fi
@@ -378,7 +379,7 @@ memory_checker() {
 # ---- training: 2 workers and 2 servers on this host
 number() { sed -nE 's/.*"'"$1"'":[[:space:]]*([-0-9.e+]+).*/\1/p' "$2" | head -n 1; }
 field() { sed -nE 's/.*"'"$1"'":[[:space:]]*"?([^",}]*).*/\1/p' "$2" | head -n 1; }
-# device_said FOLDER: the first error of a device in the logs of the workers there.
+# device_said FOLDER: prints the first error of a device in the logs of the workers in FOLDER.
 device_said() {
   local said pattern='backend could not compute|out of memory for a batch|the device has failed'
   pattern+='|does not compute the same values as the CPU'
@@ -408,9 +409,9 @@ train() {
   ran "$name" "$job" "$device" --workers 2 "$@" || return 0
   result=$(find "$work/$name" -name result.json | head -n 1)
   on=$(grep -rhoE 'computes on [^"]*' "$work/$name" | sort -u | head -n 1 || true)
-  # A GPU that was found and not used has failed its self-check.
+  # If a GPU was found but not used, it has failed its self-check.
   [[ -z $gpu || $device == cpu || $on == 'computes on gpu:'* ]] || verdict=failed
-  loss=$(field loss "$result")  # a job without data for evaluation has losses of training only
+  loss=$(field loss "$result")  # without evaluation data, only training losses
   row "train: $name" $verdict \
     "$(field examples_per_second "$result" | cut -d. -f1) examples/s," \
     "loss ${loss:-$(losses "$name" | tail -n 1)}, $(( SECONDS - begin )) s;" \
@@ -423,7 +424,7 @@ losses() {
 # time. The job is deterministic, so both devices take the steps in the same order.
 curves() {
   local job=$1 precision bound far batch=128 rate=0.0003
-  # A model soon memorizes a few examples, and then small differences grow.
+  # A model soon memorizes a few examples. After that, small differences between the devices grow.
   [[ -z $tiny ]] || { batch=2 rate=0.0001; }
   local steps=(
     --workers 1
@@ -517,18 +518,18 @@ if [[ -z $only || $only == train ]]; then
   part faults faults
 fi
 
-# ---- benchmarks: each prints one line of JSON, which this check's JSON contains unchanged
+# ---- benchmarks: each prints one line of JSON, which is copied unchanged into this check's JSON
 
-# of PART NAME FILE: the number NAME of the object PART.
+# of PART NAME FILE: prints the number NAME of the JSON object PART in FILE.
 of() {
   sed -nE 's/.*"'"$1"'":\{([^}]*)\}.*/\1/p' "$3" |
     sed -nE 's/.*"'"$2"'":([-0-9.e+]+).*/\1/p' | head -n 1
 }
 round() { printf "%.${2:-0}f" "${1:-0}"; }
 ratio() { round "$(awk "BEGIN {print $1 / $2}")" 2; }
-# measure NAME ROW LIMIT COMMAND…: writes the line of a benchmark to $work/bench-NAME, because
+# measure NAME ROW LIMIT COMMAND…: writes the benchmark's line to $work/bench-NAME, because
 # $work/NAME is the folder of the training. Returns 1 when the benchmark failed or there was no
-# time. `measured_rc` is then the status of the benchmark, or empty after a row with `no time`.
+# time. `measured_rc` is then the exit status of the benchmark, or empty if a row says `no time`.
 measure() {
   local name=$1 as=$2 most=$3 status=0
   shift 3
@@ -605,15 +606,17 @@ bench_growth() {
     row "$name" failed "$(ended "$measured_rc" "$limit"): $(last_words "$work/bench-growth.err")"
   fi
 }
-# Measures the share of a GPU's waiting time that disappears when the pull of the next step runs in
-# the background (pipeline 1), compared with steps that wait for their servers (pipeline 0).
+# Runs the same training with pipeline 0, where each step waits for its servers, and with pipeline
+# 1, where the pull of the next step runs in the background. Measures how much of the GPU's waiting
+# time disappears with pipeline 1.
 bench_ps() {
   local pipeline folder layer ends status n waited stalled pulls waits=() kernels=''
   local name="bench: transfers hidden" steps=(--set spec.data.train.examples=819200)
   if [[ -n $tiny ]]; then
     steps=(--set spec.data.train.examples=32 --set spec.data.batch_size=2
       --set spec.training.steps_per_closure=8)
-    # 0.5 million weights: an emulated device would compute for most of the time limit.
+    # An emulated device would compute for most of the time limit, so the model is made smaller: 0.5
+    # million weights.
     for layer in dense1 dense2 dense3 dense4 dense5; do
       steps+=(--set "spec.model.layers.$layer.units=350")
     done

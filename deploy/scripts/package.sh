@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the Debian package OUT/evergrad_VERSION_amd64.deb from the programs of a build and the files
-# in deploy/debian. dpkg-shlibdeps finds the dependencies, so it must run on the Debian release on
-# which the programs were built.
+# in deploy/debian. dpkg-shlibdeps finds the dependencies among the packages of this host. The
+# script must therefore run on the Debian release on which the programs were built.
 #
 #   package.sh --bin FOLDER --out FOLDER --version V --commit C
 set -euo pipefail
@@ -30,8 +30,8 @@ doc=$tree/usr/share/doc/evergrad
 mkdir -p "$tree"/{DEBIAN,usr/bin,usr/lib/evergrad,lib/systemd/system,etc/evergrad} \
   "$tree"/usr/share/man/man{1,8} "$doc/examples"
 
-# A daemon looks for libevergrad_cuda.so, and psctl for the daemons, in the program's own folder.
-# /usr/bin has links to the programs.
+# A daemon looks for libevergrad_cuda.so in the folder of its own program, and psctl looks there for
+# the daemons. Therefore all are in one folder, and /usr/bin has links to the programs.
 for program in evergrad-coordinator evergrad-ps-server evergrad-worker psctl; do
   install -m 755 "$bin/$program" "$tree/usr/lib/evergrad/"
   ln -s "../lib/evergrad/$program" "$tree/usr/bin/$program"
@@ -56,7 +56,7 @@ gzip -9n <"$root/CHANGELOG.md" >"$doc/changelog.gz"
   printf ' The text is in /usr/share/common-licenses/Apache-2.0.\n'
 } >"$doc/copyright"
 
-# dpkg-shlibdeps works only in a source package, so a minimal one is made.
+# dpkg-shlibdeps works only inside a source package, so the script makes a minimal one.
 mkdir "$work/debian"
 printf 'Source: evergrad\n\nPackage: evergrad\nArchitecture: amd64\n' >"$work/debian/control"
 depends=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 evergrad/usr/lib/evergrad/*) ||
@@ -80,5 +80,5 @@ depends=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 evergrad/usr/lib/evergrad
 (cd "$tree" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | LC_ALL=C sort -z |
   xargs -0 md5sum >DEBIAN/md5sums)
 install -m 755 "$from"/{postinst,prerm,postrm} "$tree/DEBIAN/"
-# Debian 12 reads zstd, which packs in a tenth of the time of xz.
+# Debian 12 can unpack zstd, and packing with zstd takes a tenth of the time of xz.
 dpkg-deb --root-owner-group -Zzstd --build "$tree" "$out/evergrad_${version}_amd64.deb" >/dev/null

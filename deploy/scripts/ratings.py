@@ -1,5 +1,5 @@
-"""Ratings for the matrix factorization of the examples. They are drawn from a seed, so they contain
-no real people and are free for any use.
+"""Generates ratings for the matrix factorization of the examples. The ratings are drawn from a
+seed, so they contain no real people and are free for any use.
 
 A rating is the sum of 3.5 stars, a bias of its user, a bias of its movie, the product of two
 vectors of four numbers, and noise, rounded to half stars. The example's model learns this

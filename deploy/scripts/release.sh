@@ -5,12 +5,12 @@
 #   release.sh [--bin build/release/bin] [--out build/release-artefacts] [--cuda auto|yes|no]
 #              [--mixed]
 #
-# Replaces a former release in OUT. OUT/files has the folders of files that the images are made of.
-# The image evergrad-cuda needs libevergrad_cuda.so from the build, and CUDA's libraries in
-# $EVERGRAD_CUDA_LIBRARIES, /usr/local/cuda/lib64 or /usr/local/cuda-13*/lib. If one is missing,
-# --cuda yes fails, and --cuda auto prints the reason and leaves this image out. --mixed, for tests,
-# allows programs of several builds, and takes the version from psctl. The script needs umoci,
-# patchelf and dpkg-dev, and no root.
+# Replaces a former release in OUT. The folder OUT/files has one folder for each image, with the
+# files of the image. The image evergrad-cuda needs libevergrad_cuda.so from the build, and CUDA's
+# libraries in $EVERGRAD_CUDA_LIBRARIES, /usr/local/cuda/lib64 or /usr/local/cuda-13*/lib. If one is
+# missing, --cuda yes fails, and --cuda auto prints the reason and leaves this image out. --mixed,
+# for tests, allows programs of several builds, and takes the version from psctl. The script needs
+# umoci, patchelf and dpkg-dev, and does not need root.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=$root/build/release/bin out=$root/build/release-artefacts cuda=auto mixed=
@@ -60,7 +60,7 @@ work=$(mktemp -d "$out/.work-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
 # tree NAME: makes the files of an image. The programs find their libraries in ../lib. The image has
-# no shell and no other program.
+# no shell and no other programs.
 tree() {
   local tree=$trees/$1 name path
   mkdir -p "$tree"/{lib64,usr/{bin,lib},etc,tmp,proc,sys,dev,data,checkpoints,runs,var/lib/evergrad}
@@ -77,7 +77,8 @@ tree() {
   echo 'evergrad:x:65532:65532::/var/lib/evergrad:/usr/sbin/nologin' >"$tree/etc/passwd"
   echo 'evergrad:x:65532:' >"$tree/etc/group"
   echo 'hosts: files dns' >"$tree/etc/nsswitch.conf"
-  # NVIDIA's container toolkit reads this file to choose the folder for the driver's libraries.
+  # NVIDIA's container toolkit reads this file to choose the folder in which it puts the driver's
+  # libraries.
   echo 12 >"$tree/etc/debian_version"
   install -D -m 644 "$root/LICENSE" "$tree/usr/share/doc/evergrad/LICENSE"
   chmod -R u=rwX,go=rX "$tree"

@@ -5,7 +5,7 @@ package of each library.
   sbom.py --root FOLDER --name NAME --version V --commit C --epoch SECONDS --out FILE
 
 The package of a library is the package that owns the file of the same name on this machine.
-bundle.sh has copied the library from this file.
+(bundle.sh has copied the library from that file.)
 """
 import argparse
 import datetime
@@ -17,7 +17,7 @@ import subprocess
 
 SEARCHED = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/lib", "/usr/lib")
 
-LIBRARIES = ("usr/lib/", "lib64/")  # folders of the image
+LIBRARIES = ("usr/lib/", "lib64/")  # folders of the image that have the libraries
 
 
 def digests(path):

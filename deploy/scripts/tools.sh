@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Puts programs into build/tools, for the tests only. Each comes from a Debian package that is only
-# unpacked: an installed package would start a service, or Debian 12 has no such package.
+# Puts programs into build/tools, for the tests only. Each program comes from a Debian package that
+# is unpacked and not installed. It is not installed because the installed package would start a
+# service, or because Debian 12 has no such package.
 #
-#   tools.sh [prometheus] [cloud-init] [kustomize]        all of them without an argument
+#   tools.sh [prometheus] [cloud-init] [kustomize]        without an argument, all of them
 #
 # A tool that exists is kept. For each tool whose packages are not available the script prints the
 # reason in one line, and then ends with 1; the tests that need the tool are skipped.
@@ -11,8 +12,9 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 tools=$PWD/build/tools
 
 # --- the tools. `needed_by` names the tests that are skipped without the tool. `programs` are the
-# files of the package that become build/tools/NAME. A pinned tool has the sha256 of its package and
-# of its program; the others come in the version of this host's Debian.
+# files of the package that become build/tools/NAME. For a pinned tool, the script knows the
+# version, and the sha256 of the package and of the program. The other tools come in the version of
+# this host's Debian.
 describe() {
   packages=() programs=() pinned='' sha256='' program_sha256=''
   case $1 in
@@ -51,6 +53,7 @@ is_there() {
 }
 
 # --- the download, into the current folder
+#
 # The mirrors from which this host gets Debian's packages.
 mirrors() {
   # shellcheck disable=SC2016  # apt-get replaces REPO_URI

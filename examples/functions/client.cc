@@ -36,8 +36,8 @@ absl::Status Run(ClusterCoordinator& cluster, std::uint32_t closures, std::uint3
   std::cout << "slope, height and steps applied: " << *values << "   (drawn from 3 -2 0.5; "
             << std::uint64_t{closures} * batches << " steps scheduled)\n";
 
-  // A closure with a user's mistake: the next call returns the error, once, and then the job
-  // continues.
+  // The arguments of this closure are wrong on purpose. The next call returns the error once, and
+  // then the job continues.
   const auto wrong = cluster.Schedule("fit", "many points");
   if (!wrong.ok()) return wrong.status();
   std::cout << "a mistake on purpose: " << cluster.Join().message() << "\n";

@@ -79,15 +79,15 @@ absl::Status FitStep(sdk::StepContext& step, Batch& batch) {
   const std::array<float, 1> by_height{static_cast<float>(gradient[2])};
   EG_RETURN_IF_ERROR(step.Push("slope", by_slope));
   EG_RETURN_IF_ERROR(step.Push("height", by_height));
-  // Plain SGD with rate 1 turns this gradient into + 1 per step. After a run the variable therefore
-  // shows how many times the servers applied a step.
+  // Plain SGD with rate 1 adds 1 to the variable for this gradient. After a run, the variable
+  // therefore shows how often the servers have applied a step.
   const std::array<float, 1> one{-1.0f};
   EG_RETURN_IF_ERROR(step.Push("steps", one));
   step.CountExamples(batch.y.size());
   return batch.last ? step.SetResult(absl::StrFormat("%.6f", error)) : absl::OkStatus();
 }
 
-// One step without input. Its result is the present values of the variables, as text.
+// A step without input. Its result is the present values of the variables, as text.
 absl::Status ReadStep(sdk::StepContext& step) {
   EG_ASSIGN_OR_RETURN(const sdk::Values slope, step.Pull("slope"));
   EG_ASSIGN_OR_RETURN(const sdk::Values height, step.Pull("height"));

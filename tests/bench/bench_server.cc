@@ -1,8 +1,8 @@
-// The server side of `dense_bench --servers` and `rows_bench --servers`, on another machine. It
-// serves the shards of both benchmarks, and on the next port the raw TCP stream with which they are
-// compared. It prints its addresses in one line, and runs until it is ended. With port 0 it takes
-// any two free ports. It does not ask its clients who they are; therefore it listens off loopback
-// only with --insecure.
+// The server side of `dense_bench --servers` and `rows_bench --servers`, for another machine than
+// the client's. It serves the shards of both benchmarks, and on the next port the raw TCP stream
+// with which they are compared. It prints its addresses in one line, and runs until it is ended.
+// With port 0 it takes any two free ports. It does not authenticate its clients, so it listens on
+// an address off loopback only with --insecure.
 //
 //   bench_server [--insecure] HOST:PORT
 #include <signal.h>

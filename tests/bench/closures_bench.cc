@@ -1,6 +1,6 @@
-// Measures closures in the closure book alone, without network and disk: the grant and the Done of
-// every closure of a plan. The rival is the simplest loop that hands out numbers from a queue and
-// remembers which worker has which number (no ledger, no repair, no fencing).
+// Measures the closure book alone, without network and disk: the grant and the Done of every
+// closure of a plan. The rival is the simplest loop that hands out numbers from a queue and
+// remembers which worker has which number. It has no ledger, no repair and no fencing.
 #include <algorithm>
 #include <chrono>
 #include <deque>

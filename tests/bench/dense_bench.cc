@@ -1,8 +1,8 @@
-// Measures dense pushes and pulls as a worker makes them, with one server and one client:
-// ParameterClient, frame, credits, ledger, an SGD update, and values read back. The rivals run
-// interleaved in the same run. TCP is compared with a raw TCP connection that carries the same
-// bytes, shared memory with our own TCP path, and TLS with a bare gRPC stream under the same mutual
-// TLS. Prints one JSON object a line.
+// Measures dense pushes and pulls as a worker makes them, with one server and one client. The
+// measured path is ParameterClient, frame, credits, ledger, an SGD update, and the values read
+// back. In each round every rival is measured in turn. TCP is compared with a raw TCP connection
+// that carries the same bytes, shared memory with our own TCP path, and TLS with a bare gRPC stream
+// under the same mutual TLS. Prints one JSON object a line.
 //
 //   dense_bench [PART]                       only the figures whose name contains PART
 //   dense_bench --servers HOST:PORT [PART]   over TCP, with a bench_server that already runs there
@@ -53,7 +53,8 @@ class ShardClient {
         gradient_(std::make_shared<tensor::AlignedBuffer>(kDenseBytes[1])) {
     endpoint_.set_address(address);
     std::memset(gradient_->data(), 0, kDenseBytes[1]);
-    // The job must differ from the job of an earlier run against the same server.
+    // An earlier run against the same server has left its job there. The job of this run must
+    // differ from it.
     const auto now = std::chrono::duration_cast<std::chrono::seconds>(
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
@@ -107,7 +108,7 @@ class ShardClient {
                    EG_CHECK_MSG(answer.ok(), answer.status().ToString());
                    if (wish_.push > 0) EG_CHECK(answer->header->pushes(0).answer() == v1::APPLIED);
                    if (wish_.pull > 0) EG_CHECK(answer->payloads[0].size() == wish_.pull);
-                   *answer = {};  // The next request can use its memory.
+                   *answer = {};  // frees its memory for the next request
                    ++done_;
                    if (Steady::now() < end_) return Send();
                    MutexLock lock(&mu_);
@@ -118,7 +119,7 @@ class ShardClient {
   const std::unique_ptr<transport::Transport> transport_ = transport::MakeGrpcTransport(nullptr);
   client::ParameterClient client_;
   v1::Endpoint endpoint_;
-  // Shared with the frames that are being sent.
+  // Shared with the frames that are being sent, which may outlive a call.
   const std::shared_ptr<tensor::AlignedBuffer> gradient_;
   Wish wish_;
   Steady::time_point end_;
@@ -147,8 +148,8 @@ std::string Text(const std::string& path) {
   return text.str();
 }
 
-// Sends what either side has to send from one buffer, without a copy: heads of 16 bytes (push,
-// pull) and chunks of bytes.
+// Sends the requests (client) or the answers (server) from one buffer, without a copy: heads of 16
+// bytes, which are the sizes (push, pull), and chunks of bytes.
 class Sender {
  public:
   void AddHead(const Wish& wish) {
@@ -177,7 +178,7 @@ class Sender {
   bool writing_ = false;
 };
 
-// Reads what a Sender sends: heads, each followed by its bytes.
+// Reads what a Sender sends: heads, each followed by the number of bytes that it announces.
 class Receiver {
  public:
   // Returns the head of the request that `message` completes, if it completes one.

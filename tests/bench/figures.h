@@ -9,15 +9,16 @@
 
 namespace evergrad::bench {
 
-// Needs at least one value. For an even number of values it returns the larger of the two in the
-// middle.
+// Returns the median of at least one value. For an even number of values it returns the larger of
+// the two middle values.
 inline double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
                    values.end());
   return values[values.size() / 2];
 }
 
-// Prints one line of JSON. A `reach` below 0 means that the figure has no target ratio.
+// Prints one line of JSON. `reach` is the target for the ratio to the reference; a `reach` below 0
+// means that there is no target.
 inline constexpr double kNoReach = -1;
 inline void Print(const std::string& name, double value, const char* unit,
                   const std::string& reference_name, double reference_value, double ratio,

@@ -14,8 +14,8 @@
 //   --steps N --warm-up N --device gpu:N --cuda-library FILE
 //   --precision float32|tf32|mixed_bfloat16|mixed_float16
 //
-// Rates are in wall-clock time, over consecutive steps. The device itself measures the times of its
-// kernels.
+// Rates are in wall-clock time, over consecutive steps. The times of kernels are measured by the
+// device itself.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -67,8 +67,8 @@ absl::StatusOr<config::ModelSpec> ModelOf(const std::string& yaml) {
   return parsed.spec->model;
 }
 
-// Returns initial numbers like those of a model: kernels with He's variance, scales of one, and
-// zero for all others.
+// Returns initial values of a variable as in a model: kernels with He's variance, ones for scales,
+// and zeros for all others.
 std::vector<float> Initial(const Variable& variable) {
   const bool ones = variable.name.ends_with("/gamma") || variable.name.ends_with("variance");
   const float he =
@@ -247,8 +247,9 @@ absl::StatusOr<json> Train(const Options& options) {
   return out;
 }
 
-// The 3 n - 1 matrix products of n dense layers, one after the other. (The input of the first layer
-// has no gradient.) Each product uses the fastest of the library's algorithms.
+// The 3 n - 1 matrix products of n dense layers, one after the other. (Each layer has three
+// products, but the input of the first layer needs no gradient.) Each product uses the fastest of
+// the library's algorithms.
 class BareProducts {
  public:
   BareProducts(const EgCudaApi* api, EgContext* context, Precision precision)
@@ -268,8 +269,9 @@ class BareProducts {
                         weights = static_cast<std::uint64_t>(width * width) * size;
     EG_ASSIGN_OR_RETURN(void* const x, Allocate(values));
     EG_ASSIGN_OR_RETURN(void* const y, Allocate(values));
-    // The product does not write to x: values that grow from pass to pass would become NaN. NaN
-    // needs less power than other numbers, so the device would be faster.
+    // The product does not write to x. If it did, the values would grow from pass to pass and
+    // become NaN. Computing with NaN needs less power than with other numbers, so the device would
+    // be faster.
     EG_ASSIGN_OR_RETURN(void* const dx, Allocate(values));
     EG_ASSIGN_OR_RETURN(void* const w, Allocate(weights));
     // The gradients of weights are always float32.
@@ -492,7 +494,7 @@ spec:
               {"replayed", after.replays},
               {"used_bytes", {before.used, after.memory.used}},
               {"reserved_bytes", {before.reserved, after.memory.reserved}},
-              // The number is for the whole device, which others may use, too.
+              // This is the free memory of the whole device, which other processes may use, too.
               {"free_bytes", {before.free, after.memory.free}},
               {"grown_bytes", static_cast<std::int64_t>(after.memory.reserved) -
                                   static_cast<std::int64_t>(before.reserved)}};

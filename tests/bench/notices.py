@@ -1,13 +1,17 @@
-"""The part `notices` of run.py: how long a task needs to leave after a notice.
+"""The part `notices` of run.py. It measures how long a task needs to leave the cluster after
+SIGTERM, which is the notice that its machine will be taken away.
 
-- A worker gets SIGTERM while it trains. This is measured at two step times, one far below a second
+- A worker gets SIGTERM while it trains. This is measured with two jobs: their steps take far less
+  than a second, and nearly a second.
   and one near it.
-- A server that holds 1 GB of values and optimizer state gets SIGTERM while the others train. Each
+- A server that holds 1 GB of values and optimizer state gets SIGTERM while the workers train. Each
+  task has a machine of its own (tests/chaos/machine_cluster.py). Each machine has a link of 2
+  Gbit/s, which tc's token bucket filter makes on both ends of its veth pair.
   task has a machine (tests/chaos/machine_cluster.py), and each machine a link of 2 Gbit/s, made by
   tc's token bucket filter on both ends of its veth pair.
 
-Each figure is the 99th percentile of 30 measurements, which is the largest. It stands beside its
-limit; the ratio is at least 1 if the limit is kept.
+Each figure is the 99th percentile of 30 measurements, which is the largest of them. It is printed
+with its limit. The ratio of limit and figure is at least 1 if the limit is kept.
 """
 import os
 import random
@@ -48,7 +52,7 @@ spec:
   training: {epochs: 10000, steps_per_closure: 4}
 """
 # A row of 256 float32 values and their optimizer state is 2 KiB. 26 features of 40,000 ids each are
-# a million rows, half of them on each of the two servers that hold any.
+# about a million rows. Two of the servers hold half of them each; the third is spare.
 TABLES = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: tables}
@@ -76,7 +80,7 @@ spec:
 """
 GIGABYTE = 1e9
 RATE = "2gbit"
-# The lease is 6 s, so that a machine that is busy for a moment loses no task.
+# The lease is 6 s, so that a task whose machine is busy for a moment is not declared dead.
 LEASE_SCALE = 10
 
 
@@ -108,7 +112,7 @@ def summary(values):
 
 
 def against(entry, name, values, limit):
-    """Returns the figure of times that have a limit."""
+    """Returns the figure for measured times that have a limit."""
     return entry(
         "%s, 99th percentile of %d (%s)" % (name, len(values), summary(values)),
         p99(values),
@@ -132,7 +136,7 @@ def step_seconds(c, worker):
 
 def leave_at_work(c, r, number):
     """Ends a worker by SIGTERM at a random moment of a step. Returns how long the worker took to
-    end, and the mean length of its steps."""
+    end, and the mean length of its steps before."""
     victim = r.choice(c.workers)
     for w in c.workers:
         wait_for("%s to train" % w.name, rarely(lambda w=w: step_seconds(c, w)[1] >= 3), 120)
@@ -212,8 +216,8 @@ def held(c, name):
 
 
 def rarely(condition):
-    """Returns the condition as a function that waits half a second before each evaluation, because
-    each call of psctl takes CPU time from the cluster."""
+    """Returns a condition that waits half a second before it evaluates the given one, because each
+    call of psctl takes CPU time from the cluster."""
 
     def evaluated():
         threading.Event().wait(0.5)

@@ -48,7 +48,7 @@ bool Parse(const std::string& address, sockaddr_in* to) {
   return inet_pton(AF_INET, address.substr(0, colon).c_str(), &to->sin_addr) == 1;
 }
 
-// Ends the process when the connection ends.
+// Serves one connection, and ends the process when the connection ends.
 [[noreturn]] void ServeConnection(int fd) {
   NoDelay(fd);
   const std::vector<char> source(kLargest, 1);

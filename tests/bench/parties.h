@@ -1,5 +1,5 @@
-// Competitors in separate processes. Each competitor is a client process and a server process,
-// which share nothing with the others, so that CPU, page faults and threads are measured
+// Runs competitors in separate processes. Each competitor is a client process and a server process.
+// It shares no process with another competitor, so that CPU, page faults and threads are measured
 // separately. The processes must be forked before there are threads. This file uses POSIX only, and
 // no gRPC.
 #pragma once
@@ -29,8 +29,8 @@ namespace evergrad::bench {
 
 using Steady = std::chrono::steady_clock;
 
-// Calls that carry `push` bytes to the server and `pull` bytes back. `in_flight` calls are
-// outstanding at a time, for at least `seconds`.
+// Calls to make: each carries `push` bytes to the server and `pull` bytes back. `in_flight` calls
+// are outstanding at a time, and new calls begin for at least `seconds`.
 struct Wish {
   std::uint64_t push = 0, pull = 0;
   int in_flight = 1;
@@ -62,7 +62,7 @@ inline Usage UsageOf(pid_t pid) {
   return usage;
 }
 
-// Makes calls for at least `wish.seconds`. Returns their number and the duration.
+// Makes calls for at least `wish.seconds`. Returns the number of calls and the duration.
 using Client = std::function<Measured(const Wish&)>;
 
 inline void SayLine(int out, const std::string& text) {
@@ -72,9 +72,9 @@ inline void SayLine(int out, const std::string& text) {
 
 class Party {
  public:
-  // `serve` runs in the server's process. It writes one line with its addresses to the descriptor
-  // `out`, then serves until it is killed. `connect` gets that line in the client's process, and
-  // returns the client.
+  // `serve` runs in the server's process. It writes one line with its addresses to the file
+  // descriptor `out`, then serves until it is killed. `connect` runs in the client's process. It
+  // gets that line and returns the client.
   Party(const std::function<void(int out)>& serve,
         const std::function<Client(const std::string& line)>& connect) {
     int to[2], from[2];
@@ -98,7 +98,7 @@ class Party {
   Party(const std::string& line, const std::function<Client(const std::string& line)>& connect)
       : Party([line](int out) { SayLine(out, line), pause(); }, connect) {}
   ~Party() {
-    kill(pid_, SIGKILL);  // The server of the client dies with it.
+    kill(pid_, SIGKILL);  // The server of this client dies with it.
     waitpid(pid_, nullptr, 0);
     close(to_);
     close(from_);
@@ -149,8 +149,9 @@ class Party {
 // "HOST:PORT", IPv4.
 Client ConnectRaw(const std::string& line);
 void ServeRaw(int out);
-// The parts of ServeRaw. ListenRaw returns a listening socket, or -1. AddressOf returns the address
-// of that socket. The server handles each connection in a separate process.
+// ListenRaw, AddressOf and the server's loop are the parts of ServeRaw. ListenRaw returns a
+// listening socket, or -1. AddressOf returns the address of that socket. The server handles each
+// connection in a separate process.
 int ListenRaw(const std::string& address);
 std::string AddressOf(int listener);
 [[noreturn]] void ServeRawForEver(int listener);

@@ -1,6 +1,7 @@
-// The competitor of embedding tables: a minimal table of fixed size. It has one flat
+// The rival of embedding tables in the benchmarks: a minimal table of fixed size. It has one flat
 // open-addressing array of {key, row}, and one flat array of rows with their accumulators. Memory
-// is allocated in advance, on large pages. Adagrad is written inline. It runs on one thread.
+// is allocated in advance, on large pages. Adagrad is written inline. The table is used by one
+// thread.
 #pragma once
 
 #include <sys/mman.h>

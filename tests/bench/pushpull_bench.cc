@@ -1,12 +1,12 @@
-// The cost of a small update above the transport: the ParameterClient sends PushPulls of 1 KB to
-// the shards of a parameter server (frame, credits, fence, ledger, SGD, values read back). The
-// rival sends an empty message there and back over a bare bidirectional byte-buffer stream of
-// gRPC's completion-queue API. Both have the same number of calls in flight and run interleaved.
-// After that, PushPulls of a million elements are measured in each wire type, compared with
-// float32. Prints one JSON object a line.
+// Measures what a small update costs beyond its transport. The ParameterClient sends PushPulls of 1
+// KB to the shards of a parameter server; the path is frame, credits, fence, ledger, SGD, and
+// values read back. The rival sends an empty message and gets one back, over a bare bidirectional
+// byte-buffer stream of gRPC's completion-queue API. Both have the same number of calls in flight,
+// and each round measures both. After that, PushPulls of a million elements are measured in each
+// wire type, and compared with float32. Prints one JSON object a line.
 //
-// A forked child serves both. Each side has one thread for its completion queue; the server of the
-// PushPulls also has the executor of its shards.
+// A forked child runs the servers of both. Each side has one thread for its completion queue, and
+// the server of the PushPulls also has the executor of its shards.
 //
 //   pushpull_bench [PART]       only the figures whose name contains PART
 #include <grpcpp/channel.h>
@@ -181,7 +181,8 @@ class PushPulls {
       MutexLock lock(&mu_);
       live_ = in_flight;
     }
-    // This loop makes the first calls. Each answer makes the next call, on the transport's thread.
+    // This loop makes the first calls. After that, each answer makes the next call, on the
+    // transport's thread.
     for (int i = 0; i < in_flight; ++i) {
       v1::RequestHeader first = Next();
       Send(std::move(first));
@@ -357,7 +358,7 @@ int Main(const std::string& only) {
   signal(SIGPIPE, SIG_IGN);
   int pipe_ends[2];
   EG_CHECK(pipe(pipe_ends) == 0);
-  const pid_t child = fork();  // Before gRPC has a thread here.
+  const pid_t child = fork();  // before gRPC has threads in this process
   if (child == 0) {
     ServeChild(pipe_ends[1]);
     _exit(0);

@@ -1,17 +1,18 @@
-// Measures rows of an embedding table over the wire: pulls, and pushes with Adagrad. A request has
-// 13,312 different ids in 128 slots, and four requests are in flight. The requests go to a
-// parameter server's shards in another process (frame, credits, fence, ledger, table), over TCP or
-// over a shared-memory lane, as between tasks of one host. The rival is one thread that finds the
-// same rows in a plain table of its process, without any network (plain_table.h). Both run
-// interleaved; the figures are medians of rounds. The ids are spread evenly over the table.
+// Measures pulls and pushes of rows of an embedding table over the wire; the pushes use Adagrad. A
+// request has 13,312 different ids in 128 slots, and four requests are in flight. The requests go
+// to a parameter server's shards in another process (frame, credits, fence, ledger, table), over
+// TCP or over a shared-memory lane, as between tasks of one host. The rival is one thread that
+// finds the same rows in a plain table of its own process, without any network (plain_table.h).
+// Each round measures both, and the figures are medians of the rounds. The ids are spread evenly
+// over the table.
 //
-// Each request is built anew, as a worker builds it, from ids that are already grouped by slot. (A
-// worker's SlotRows groups them while its batch is read; ps-lite's keys are sorted, too.) The rows
-// of the answers are not copied. The gradient of the first push to a row depends on its id, so that
-// a row shows to which id it belongs. Before the rounds every batch is pulled over each path, and
-// every number is compared. In each measured pull one number is compared, until the pushes are
-// measured. (Servers that were started elsewhere may have rows of an earlier run, so only the sizes
-// of their answers are compared.)
+// Each request is built when it is sent, as a worker does it, from ids that are already grouped by
+// slot. (A worker's SlotRows groups them while its batch is read; ps-lite's keys are sorted, too.)
+// The rows of the answers are not copied. The gradient of the first push to a row depends on the
+// row's id, so that the row's values show to which id it belongs. Before the rounds, every batch is
+// pulled over each path, and every number is compared. Until the pushes are measured, one number of
+// each pull is still compared. (Servers that were started elsewhere may have rows of an earlier
+// run, so only the sizes of their answers are compared.)
 //
 //   rows_bench [--seconds S] [PART]
 //       only the figures whose name contains PART; S seconds a round, for a profiler
@@ -64,8 +65,8 @@ double Seconds(Clock::time_point begin) {
 
 // ---------------------------------------------------------------- the server
 
-// The server for one table size, in another process, so that its memory is freed when the process
-// ends.
+// The server for one table size. It is in another process, so that its memory is freed when that
+// process ends.
 class Child {
  public:
   Child() {
@@ -168,16 +169,17 @@ class Wire {
         gradient_(std::make_shared<tensor::AlignedBuffer>(kIds * dimension * sizeof(float))) {
     for (const std::string& address : servers) endpoints_.emplace_back().set_address(address);
     for (float& g : gradient_->floats()) g = 0.25f;
-    // The job must differ from the job of an earlier run against the same servers.
+    // An earlier run against the same servers has left its job there. The job of this run must
+    // differ from it.
     const auto now = std::chrono::duration_cast<std::chrono::seconds>(
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
     next_update_ = static_cast<std::uint64_t>(now) << 26 | part << 25;
   }
 
-  // Sends `batches` again and again for `seconds`, and returns rows/s. With `seconds` 0 it sends
-  // each batch once, and a push has the first gradients of its ids. `known` means that the rows
-  // still have the values of these first pushes, so that pulled rows can be compared.
+  // Sends `batches` repeatedly for `seconds`, and returns rows/s. With `seconds` 0 it sends each
+  // batch once, and a push then carries FirstGradients. `known` means that the rows still have the
+  // values of these first pushes, so that pulled rows can be compared.
   double Measure(const std::vector<Batch>& batches, bool push, double seconds, bool known = false) {
     const auto begin = Clock::now();
     batches_ = &batches;
@@ -200,8 +202,8 @@ class Wire {
   std::uint64_t rows() const { return rows_; }  // the rows of the last Measure
 
  private:
-  // Sends one batch to all servers. The last answer sends the next batch, on the transport's
-  // thread.
+  // Sends one batch to all servers. When the last of their answers arrives, it sends the next
+  // batch, on the transport's thread.
   void SendNext() {
     const std::size_t number = next_batch_.fetch_add(1);
     if (once_ ? number >= batches_->size() : Clock::now() >= end_) {
@@ -211,7 +213,7 @@ class Wire {
     }
     const Batch& batch = (*batches_)[number % batches_->size()];
     const std::uint64_t update = push_ ? next_update_.fetch_add(1) : 0;
-    // The number of missing answers, which all answers share.
+    // The number of answers that are still missing. The handlers of all answers share it.
     const auto missing = std::make_shared<std::atomic<std::size_t>>(endpoints_.size());
     const std::shared_ptr<tensor::AlignedBuffer> gradient =
         push_ && once_ ? FirstGradients(batch) : gradient_;  // shared with the frame
@@ -275,7 +277,7 @@ class Wire {
       to[i] = FirstGradient(batch.data()[i / dimension_], i % dimension_);
     return gradient;
   }
-  // Compares the rows of `batch` that server `s` has sent. In a Measure without a duration all
+  // Compares the rows of `batch` that server `s` has sent. If the Measure has `seconds` 0, all
   // their numbers are compared. Otherwise one number is compared, at a place that depends on
   // `number`.
   void Compare(const Batch& batch, std::size_t s,
@@ -435,7 +437,7 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
     }
     if (kDimension != 16) continue;
     // If this machine's loopback is slower than that of the machine on which ps-lite was measured,
-    // the two figures cannot be compared.
+    // the figure of ps-lite cannot be compared with ours.
     const double peer = f.push ? 8.7 : 9, reach = f.push ? 10 : 12;
     bench::Print(f.name + " against ps-lite", rate * 1e-6, "M rows/s", "ps-lite (published figure)",
                  peer, rate * 1e-6 / peer, raw >= 3.5 ? reach / peer : bench::kNoReach);
@@ -462,7 +464,7 @@ int Main(int argc, char** argv) {
     }
   }
   if (only.empty() && servers.empty()) {
-    // Each part runs in another process, because it forks its server, and the fork must come before
+    // Each part runs in a separate process. The part forks its server, which must happen before
     // gRPC has threads.
     for (const char* part : {"dim 16, 2 M", "dim 64, 2 M", "dim 16, 8 M", "dim 64, 8 M"}) {
       const std::string seconds = std::to_string(round_seconds);

@@ -12,16 +12,16 @@ results.json, a list of {name, value, unit, reference_name, reference_value, rat
       on another machine: measures dense values and rows over TCP against these servers. The slots
       of tables are spread over all of them
 
-Every figure stands beside its reference. The reference is a rival that was measured in the same
-run, or the published figure of another system. For a rival `ratio` is the median of ours / rival's
-over interleaved rounds. `reach` is the ratio that we mean to reach; a ratio below it is marked,
-never hidden. Programs named *_bench print one such JSON object a line and run first. A part that
-needs a GPU is skipped with the reason if there is none. A part that fails does not stop the others;
-the exit code is then 1.
+Every figure is printed with its reference. The reference is a rival that was measured in the same
+run, or the published figure of another system. For a rival, `ratio` is our figure divided by the
+rival's: the median over rounds, each of which measures both. `reach` is our target for `ratio`. A
+ratio below its target is marked, never hidden. Programs named *_bench print one such JSON object a
+line and run first. If there is no GPU, a part that needs one is skipped with the reason. A part
+that fails does not stop the others; the exit code is then 1.
 
-Before each part run.py prints about how long the remaining parts will take. The estimate uses the
-time that each part took here the last time (OUT/seconds.json), or else its time on two cores,
-corrected by the speed of this run so far.
+Before each part, run.py prints about how long the remaining parts will take. The estimate uses the
+time that each part took on this machine in the previous run (OUT/seconds.json). Without such a time
+it uses the part's time on two cores, corrected by the speed of this run so far.
 """
 import argparse
 import glob
@@ -120,7 +120,7 @@ def no_gpu(bin_folder):
 
 
 def gpu_figures(bin_folder, quick):
-    """Unlike the other benchmarks, gpu_bench has several modes and names its figures differently.
+    """Unlike the other benchmarks, gpu_bench has several modes, and its figures have other names.
     `gpu_check.sh --only bench` measures more, and compares with PyTorch."""
     bench, steps = os.path.join(bin_folder, "gpu_bench"), [
         "--steps",
@@ -216,8 +216,8 @@ def cluster_figures(bin_folder, quick):
                     rss / 607,
                     None,
                 )
-        # The closures have one step, which only pushes. The figure therefore shows the load that
-        # the sessions can carry.
+        # The closures have one step, which only pushes. The figure therefore shows how many
+        # closures per second the sessions can carry.
         rates = []
         for _ in range(1 if quick else 3):
             job = c.submit(
@@ -270,7 +270,8 @@ def training_figures(bin_folder, quick):
             statistics.median(b / a for a, b in zip(one, two)),
             0.95,
         )
-        # The cluster and the graph alone each use every core, and run in turn.
+        # The cluster, and the graph without servers, each use every core. They are therefore
+        # measured in turn.
         graph, alone = [], []
         for _ in range(1 if quick else 5):
             step = subprocess.run(
@@ -325,8 +326,8 @@ def training_figures(bin_folder, quick):
         )
 
 
-# 784 x 630,000 and 630,000 x 10 weights are 2.0 GB of float32, eight times the default memory
-# budget of a server.
+# The job has 784 x 630,000 and 630,000 x 10 weights. They are 2.0 GB of float32, eight times the
+# default memory budget of a server.
 LARGE = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: large}
@@ -376,8 +377,8 @@ def loopback_seconds(size):
 
 
 class Peaks:
-    """Records the largest resident memory of each program among a process and its descendants, in
-    GB."""
+    """Records the largest resident memory in GB of each program, among a process and its
+    descendants."""
 
     def __init__(self, root):
         self.root, self.peaks = root, {}
@@ -486,8 +487,7 @@ def large_figures(bin_folder, quick):
         )
 
 
-# How many seconds each part takes on two cores. The numbers are used for the first run on a
-# machine.
+# How many seconds each part takes on two cores. The numbers are used in the first run on a machine.
 SECONDS = {
     "closures_bench": 20,
     "dense_bench": 120,
@@ -566,8 +566,8 @@ def row(r):
 
 
 def plan(bin_folder, names, quick, servers):
-    """Returns two dicts. The first has the parts to be measured: name -> a function that returns
-    the figures. The second says why other parts were left out."""
+    """Returns two dicts. The first has the parts to be measured, as {name: a function that returns
+    the figures}. The second has the reasons why other parts were left out."""
     if servers:
         parts = {
             "dense_bench %s" % server: lambda server=server: dense_elsewhere(bin_folder, server)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests run.py with imitated benchmarks: each figure is shown as soon as it is measured, parts that
-need a GPU are skipped with the reason, and failures are counted.
+"""Tests run.py with programs that imitate benchmarks: each figure is shown as soon as it is
+measured, parts that need a GPU are skipped with the reason, and failures are counted.
 
   run_test.py
 """
@@ -91,7 +91,7 @@ class Run(unittest.TestCase):
             "#!/bin/sh\necho '%s'\nread go <'%s'\necho '%s'\n"
             % (line("early"), gate, line("late")),
         )
-        opened = os.open(gate, os.O_RDWR)  # so that neither open waits for the other end
+        opened = os.open(gate, os.O_RDWR)  # so that no side waits for the other one to open it
         self.addCleanup(os.close, opened)
         with self.start("first_bench") as running:
             for said in running.stdout:
@@ -151,7 +151,8 @@ class Run(unittest.TestCase):
         self.program("second_bench", "#!/bin/sh\necho '%s'\n" % line("late"))
         code, said = self.ended("first_bench", "second_bench")
         self.assertEqual(code, 0, said)
-        # No earlier duration is known for either part, but the first one ended quickly.
+        # The first estimate is made without an earlier duration of either part. The first part then
+        # ended quickly, which corrects the second estimate.
         self.assertIn("== first_bench (1 of 2), about 2 min left\n", said)
         self.assertIn("== second_bench (2 of 2), about 1 s left\n", said)
         with open(os.path.join(self.out, "seconds.json"), "w") as f:

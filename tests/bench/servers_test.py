@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the benchmarks against servers that were started separately: bench_server, dense_bench
---servers, rows_bench --servers, and the arguments that they refuse.
+"""Tests the benchmarks against servers that were started separately. The programs are bench_server,
+dense_bench --servers and rows_bench --servers. Arguments that they must refuse are tested, too.
 
   servers_test.py --bin build/release/bin
 """
@@ -63,7 +63,7 @@ def main():
     ) as running:
         try:
             address = running.stdout.readline().strip()
-            for _ in range(2):  # the second run must not count the first one's updates
+            for _ in range(2):  # the second run must not count the updates of the first
                 ended = run(dense, "--servers", address, "push 4 MB")
                 figures = [json.loads(line) for line in ended.stdout.splitlines()]
                 check(

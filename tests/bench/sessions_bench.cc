@@ -1,11 +1,12 @@
-// Trivial closures per second over real sessions. The coordinator's daemon writes its journal
-// (SQLite, synchronous=FULL, group commit) and serves 1,000 simulated workers, which report each
-// granted closure as done at once. Each worker has a session and a connection. All workers live in
-// this process, on the one thread of its transport, and share the cores with the coordinator. The
-// figure counts DoneAnswers that arrive, and so closures whose end is on disk.
+// Measures trivial closures per second over real sessions. The coordinator's daemon writes its
+// journal (SQLite, synchronous=FULL, group commit) and serves 1,000 simulated workers, which report
+// each granted closure as done at once. Each worker has a session and a connection. All workers
+// live in this process, on the one thread of its transport, and share the cores with the
+// coordinator. The figure counts the DoneAnswers that arrive. Each of them means that the end of a
+// closure is on disk.
 //
-// The rival and the coordinator are measured in turns. It is the simplest loop with the same
-// messages over the same transport: it hands out the next number, checks that each Done is for a
+// The rival and the coordinator are measured in turns. The rival is the simplest loop with the same
+// messages over the same transport. It hands out the next number, checks that each Done is for a
 // number that it handed out, and answers at once. It has no ledger, no fencing, no repair and no
 // journal.
 //
@@ -51,9 +52,9 @@ using bench::Median;
 using Clock = std::chrono::steady_clock;
 namespace pb = google::protobuf;
 
-// The closures of the job: more than can be done during the measurement.
+// The number of closures of the job. It is more than can be done during the measurement.
 constexpr std::uint64_t kClosures = 20'000'000;
-constexpr std::uint32_t kOpen = 16384;  // the coordinator's --closures-open-max, by default
+constexpr std::uint32_t kOpen = 16384;  // the default of the coordinator's --closures-open-max
 constexpr std::chrono::milliseconds kHeartbeat{375};
 
 double Since(Clock::time_point begin) {
@@ -186,8 +187,8 @@ class Task {
   bool rejected() const { return rejected_.load(); }
   static inline std::atomic<std::uint64_t> messages{0};  // received by all tasks
 
-  // Sends a heartbeat if the session has sent nothing for the heartbeat interval. Any thread may
-  // call it.
+  // Sends a heartbeat if the session has sent no message for the length of the heartbeat interval.
+  // Any thread may call it.
   void HeartbeatIfQuiet() {
     if (!registered_.load() || Clock::now().time_since_epoch().count() - last_said_.load() <
                                    std::chrono::nanoseconds(kHeartbeat).count())
@@ -250,7 +251,7 @@ class Task {
     done->set_kind(grant.kind());
     done->set_all_targets(grant.all_targets());
     done->mutable_v0()->set_term(grant.attempt().term());
-    done->mutable_v0()->set_n(~0ull >> 1);  // high enough, since there are no repairs
+    done->mutable_v0()->set_n(~0ull >> 1);  // higher than the V0 of any rollback
     *done->mutable_v1() = grant.attempt();
     if (grant.kind() == v1::DESCRIBE) {
       done->mutable_describe()->set_train_examples(kClosures);
@@ -359,7 +360,7 @@ Figures Measure(const Settings& settings, bool rival, int round) {
   std::string address;
   std::getline(std::ifstream(address_file), address);
 
-  // Another process runs the workers, because a process that uses gRPC must not fork.
+  // Another process runs the workers, because this one uses gRPC and may no longer fork.
   int ends[2];
   EG_CHECK(::pipe(ends) == 0);
   const pid_t driver = ::fork();

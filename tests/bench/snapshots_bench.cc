@@ -1,9 +1,9 @@
-// How much snapshots slow a push. The ParameterClient pushes 16 MiB again and again over loopback
-// to a parameter server that writes snapshots of its shards to disk without a pause. In turns, the
-// same pushes are made while the server writes no snapshot. The shards use Adam, so a snapshot has
-// three times the bytes of a push. The figures are 99th percentiles in milliseconds. The ratio is
-// (time without snapshots / time with snapshots), and its target is 1 / 1.5. A forked child serves
-// and writes. Prints one JSON object a line.
+// Measures how much snapshots slow a push. The ParameterClient pushes 16 MiB again and again over
+// loopback to a parameter server that writes snapshots of its shards to disk without a pause. In
+// turns with this, the same pushes are made while the server writes no snapshot. The shards use
+// Adam, so a snapshot has three times the bytes of a push. The figures are 99th percentiles in
+// milliseconds. The ratio is (time without snapshots / time with snapshots), and its target is 1 /
+// 1.5. A forked child runs the server and writes the snapshots. Prints one JSON object a line.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -77,7 +77,8 @@ class Saver {
       EG_CHECK_MSG(durable.ok(), durable.status().ToString());
       std::error_code ignored;
       if (!stopping_) {
-        // Removes the previous file of this shard, as a coordinator would order.
+        // Removes the previous snapshot file of this shard, as a real server does when the
+        // coordinator orders it.
         std::filesystem::remove(folder_ + "/" + last_[shard.value()], ignored);
         last_[shard.value()] = durable->file;
         return Submit(shard);
@@ -210,7 +211,7 @@ double Percentile(std::vector<double>& values, std::size_t percent) {
   return values[values.size() * percent / 100];
 }
 
-// Measures in another process, which is forked before gRPC has a thread.
+// Measures in a separate process, which is forked before gRPC has threads.
 void Measure(std::uint32_t shards) {
   std::string folder =
       (std::filesystem::temp_directory_path() / "evergrad-snapshots-bench-XXXXXX").string();

@@ -1,9 +1,9 @@
-"""The part `spot` of run.py: the goodput of a cluster on machines that are taken away.
+"""The part `spot` of run.py. It measures the goodput of a cluster on machines that are taken away.
 
 Six workers and two servers run on eight spot machines; the coordinator is not on a spot machine.
 Each worker has a fixed share of the CPU, as if it had a machine of its own, so that the others do
-not become faster when one is lost. For ten minutes one machine a minute is taken away, at times
-that the seed determines (the trace). A replacement starts 20 s after a machine is gone.
+not become faster when one is lost. For ten minutes, one machine is taken away in each minute. The
+seed determines the times (the trace). A replacement starts 20 s after a machine is gone.
 
   notice            workers and servers, each with a notice file; the machine is gone when its
                     process has ended, at the latest 30 s after the notice
@@ -11,11 +11,11 @@ that the seed determines (the trace). A replacement starts 20 s after a machine 
   servers-without   servers, by SIGKILL
   all-gone          all workers at once, by SIGKILL, for 60 s
 
-Goodput is the number of examples whose updates were applied, each counted once, per second of an
-available worker. A worker is available from the start of its process to the end of its process. Its
-start-up, and the time after its notice, are therefore parts of the denominator. The reference is
-the goodput of the undisturbed cluster, for two minutes before and two minutes after the trace. With
-`--quick` the trace has two minutes of 5 s each.
+Goodput is the number of examples per second of an available worker. An example is counted once,
+when its update was applied. A worker is available from the start of its process to the end of its
+process, so the seconds include its start-up and the time after its notice. The reference is the
+goodput of the undisturbed cluster, measured for two minutes before and two minutes after the trace.
+With `--quick` the trace has two minutes of 5 s each.
 """
 import http.client
 import json
@@ -33,8 +33,9 @@ from limits import Group  # noqa: E402
 from stage import METRICS, Skipped  # noqa: E402
 
 SERVERS, WORKERS = 2, 6
-# The lease is the daemons' default (1.5 s). Servers count as lost after 3.75 s instead of 30 s,
-# because a replacement comes late.
+# The lease is the daemons' default (1.5 s). A server counts as lost after 3.75 s and not after the
+# default of 30 s. Its replacement starts only after 20 s, so the other servers should get its
+# shards earlier.
 SCALE = 2.5
 BATCH = 256
 JOB = """apiVersion: evergrad.dev/v1alpha1
@@ -59,7 +60,7 @@ spec:
   checkpoint: {every: %s}
 """
 PARTS = {
-    # name: (what is lost, the `reach` of the figure)
+    # name: (what is lost, the target `reach` of the figure)
     "notice": ("workers and servers with notice", 0.95),
     "workers-without": ("workers without notice", 0.90),
     "servers-without": ("servers without notice", None),
@@ -85,10 +86,10 @@ class Times:
 
 
 def trace(part, seed, times):
-    """Returns one event a minute, as a list of (second, role, draw). The victim is found in the
-    list of available tasks of the role, at the fraction `draw` of the length of the list. The role
-    "all" stands for all workers at once. In the part with notices, the role of each victim is drawn
-    in proportion to the number of its machines."""
+    """Returns one event a minute, as a list of (second, role, draw). `draw` determines the victim:
+    it is at this fraction of the length of the list of the role's available tasks. The role "all"
+    stands for all workers at once. In the part with notices, the role of each victim is drawn in
+    proportion to the number of its machines."""
     r = random.Random("spot/%s/%d" % (part, seed))
     if part == "all-gone":
         return [(times.length * r.uniform(0.2, 0.4), "all", 0.0)]
@@ -104,8 +105,9 @@ def trace(part, seed, times):
 
 
 def stalls(samples, limit=1.0):
-    """`samples` is a list of (second, value). Returns how many seconds lie in pauses longer than
-    `limit` in which the value did not rise, and the longest pause."""
+    """`samples` is a list of (second, value). A pause is a time in which the value did not rise.
+    Returns how many seconds lie in pauses longer than `limit`, and the length of the longest
+    pause."""
     total = longest = 0.0
     since, last = samples[0]
     for at, value in samples[1:]:
@@ -129,9 +131,9 @@ def metric(address, name):
 
 
 class DutyCycle:
-    """Limits a process to a share of a core on machines without control groups. In each tenth of a
-    second the process is stopped (SIGSTOP) when its share is over. A thread of this script does so
-    until the process ends."""
+    """Limits a process to a share of a core, on machines without control groups. A thread of this
+    script stops the process (SIGSTOP) in each tenth of a second when its share of that time is
+    used, until the process ends."""
 
     PERIOD = 0.1
 
@@ -152,8 +154,8 @@ class DutyCycle:
 
 
 def share_of_worker():
-    """Half of the cores is for the workers. The rest is for servers, coordinator and this
-    script."""
+    """Returns the share of a core for each worker. All workers together get half of the cores. The
+    rest is for the servers, the coordinator and this script."""
     return min(0.5, 0.5 * os.cpu_count() / WORKERS)
 
 
@@ -249,8 +251,8 @@ class SpotCluster:
         return seconds_within(list(self.workers.values()) + self.ended, begin, end)
 
     def throttled(self):
-        """Returns whether the kernel throttled every worker. Returns True if there are no control
-        groups, which alone would tell."""
+        """Returns whether the kernel throttled every worker. Without control groups this is
+        unknown, and the result is True."""
         return not self.grouped or all(h.throttled() > 0 for h in self.holds.values())
 
     def steps_done(self):
@@ -260,7 +262,7 @@ class SpotCluster:
 
     def count_computed(self, daemons):
         """Reads from each of these workers how many steps it has computed. For a worker that has
-        ended, the number that was read last remains."""
+        ended, the number from the last successful read remains."""
         workers = [d for d in daemons if d.role == "worker" and d.alive()]
         if any(d.pid not in self.addresses for d in workers):
             self.addresses.update(
@@ -278,12 +280,12 @@ class SpotCluster:
 
 
 class Window:
-    """One measured job. It lasts for a fixed time and has the events of a trace in it."""
+    """One measured job. It lasts for a fixed time, in which the events of a trace happen."""
 
     def __init__(self, spot, name, length, events, with_notice, say):
         self.spot, self.name, self.length, self.say = spot, name, length, say
         self.with_notice = with_notice
-        # [(second, function)], the earliest first
+        # [(second, function)], sorted by time
         self.agenda = [(at, lambda e=(role, draw): self.preempt(*e)) for at, role, draw in events]
         self.leaving = {}  # Daemon: the second at which its machine is taken away
         self.lost = {"worker": 0, "ps_server": 0}
@@ -306,7 +308,7 @@ class Window:
                 self.kill(d, spot.times.gone)
             return
         tasks = workers if role == "worker" else servers
-        if not tasks:  # until there is a replacement
+        if not tasks:  # tries again until there is a replacement
             return self.at(self.now() + 1, lambda: self.preempt(role, draw))
         d = tasks[int(draw * len(tasks))]
         spot.count_computed([d])
@@ -331,7 +333,7 @@ class Window:
         self.at(self.now() + replaced_after, replace)
 
     def step(self):
-        """Performs the events that are due, and samples the progress once."""
+        """Performs the events that are due, and takes one sample of the progress."""
         spot = self.spot
         while self.agenda and self.agenda[0][0] <= self.now():
             self.agenda.pop(0)[1]()
@@ -380,8 +382,8 @@ class Window:
             "lost": self.lost,
         }
         self.spot.count_computed(self.spot.workers)
-        # Closures that are running at the beginning or the end of the window change this number by
-        # some steps.
+        # Closures that are running at the beginning or at the end of the window change this number
+        # by a few steps.
         result["again"] = max(0, sum(self.spot.computed.values()) - computed - steps)
         result["stalled"], result["longest_stall"] = stalls(self.samples)
         self.finish(result)

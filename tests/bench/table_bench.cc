@@ -1,10 +1,10 @@
 // Measures embedding tables alone, on one core: find-or-insert with Adagrad, and find with gather,
 // over ten million rows of dimension 16. They are compared with the plain loops of plain_table.h. A
-// batch has 13,312 different ids, as a worker with 26 features and 512 examples sends them; the ids
-// are drawn by Zipf's law (exponent 1.05), and evenly. After that come the effect of the table's
-// growth on single reads, the memory of a row, and the memory bandwidth of the update rules
-// compared with STREAM's triad. Rounds are interleaved, and the figures are medians. Prints one
-// JSON object a line.
+// batch has 13,312 different ids, as a worker with 26 features and 512 examples sends them. The ids
+// are drawn in two ways: by Zipf's law (exponent 1.05), and evenly. After that, three more things
+// are measured: how the growth of a table slows single reads, the memory of a row, and the memory
+// bandwidth of the update rules compared with STREAM's triad. Each round measures both sides, and
+// the figures are medians. Prints one JSON object a line.
 #include <sched.h>
 
 #include <algorithm>
@@ -41,8 +41,8 @@ double Seconds(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Measures the CPU time of this thread only. The benchmark is about one core, and must not depend
-// on other processes that use the core.
+// Measures the CPU time of this thread only. The benchmark describes one core, and other processes
+// that use the core must not change its figures.
 class CpuTimer {
  public:
   double Seconds() const { return Now() - begin_; }
@@ -62,7 +62,7 @@ std::int64_t IdOfRank(std::uint64_t rank) {
   return static_cast<std::int64_t>(sharding::Mix64(rank * 0x9e3779b97f4a7c15ull + 12345));
 }
 
-// Draws ranks by rejection from the inverse of the integral (Hormann and Derflinger, 1996).
+// Draws ranks by Zipf's law, by rejection-inversion (Hormann and Derflinger, 1996).
 class Zipf {
  public:
   Zipf(double exponent, std::uint64_t n)
@@ -111,8 +111,8 @@ void Push(EmbeddingTable* table, const std::int64_t* ids, std::size_t n, const f
 
 // ---------------------------------------------------------------- figures
 
-// The table and the plain loop. Measures the seconds that one thread takes for the same work on
-// each.
+// Our table and the plain loop. Measures the seconds that one thread takes for the same work with
+// each of them.
 class Rivals {
  public:
   enum Work { kPush, kRead };
@@ -122,7 +122,7 @@ class Rivals {
   explicit Rivals(std::uint64_t rows) : plain_(rows) {
     for (float& g : gradient_) g = static_cast<float>(random() % 1000) * 0.001f - 0.5f;
   }
-  // Makes all rows, in the order of their ranks in Zipf's law.
+  // Makes all rows. The ids are in the order of their ranks in Zipf's law, the most frequent first.
   Times Fill(std::uint64_t rows) {
     std::vector<std::int64_t> ids(kBatch);
     Times times;
@@ -134,8 +134,8 @@ class Rivals {
     }
     return times;
   }
-  // Works through the batches on both. For every second batch our table comes first, and for the
-  // others the plain loop.
+  // Does the work with our table and with the plain loop. For every second batch our table comes
+  // first, and for the others the plain loop.
   Times Run(Work work, const std::vector<std::int64_t>& batches) {
     Times times;
     for (std::size_t b = 0; b < kBatches; ++b) {
@@ -222,9 +222,10 @@ double Percentile(std::vector<double>* v, double p) {
   return (*v)[at];
 }
 
-// Measures single reads between pushes of 20 ids each. In one case the ids are new, so that the
-// table grows from one million rows to three, and in the other they are known. There are several
-// rounds on one core, each with a new table, so that one disturbed round does not decide.
+// Measures single reads between pushes of 20 ids each, in two cases. In one case the ids are new,
+// so that the table grows from one million rows to three. In the other case the ids are known.
+// There are several rounds on one core, each with a new table, so that one disturbed round does not
+// decide.
 void MeasureGrowth() {
   constexpr std::uint64_t kBegin = 1000000, kReads = 100000, kPush = 20;
   cpu_set_t here;
@@ -276,8 +277,8 @@ void MeasureGrowth() {
   print("table: a push of 20 new ids, p99.9", push_tail, "of 20 known ids", kNoReach);
 }
 
-// Measures single pieces of work in a turn of the executor: a push that evicts rows, and a slice of
-// a cut.
+// Measures the longest pieces of work that an executor does in one turn: a push that evicts rows,
+// and a slice of a cut.
 void MeasureTurns() {
   ps_server::storage::TableSettings s = Settings();
   constexpr std::uint64_t kRows = 80000;
@@ -340,7 +341,7 @@ void MeasureKernels(std::size_t bytes) {
     const auto update = [&] {
       const CpuTimer timer;
       const auto step = optimizer.Begin(1);
-      for (std::size_t at = 0; at < n; at += 65536) {  // chunk by chunk, as a shard does
+      for (std::size_t at = 0; at < n; at += 65536) {  // chunk by chunk, as a shard does it
         ps_server::optimizer::ElementSpan span{
             65536, memory + at, memory + apart + at, memory + apart + at, {}, {}};
         for (std::size_t k = 0; k < states; ++k)

@@ -1,7 +1,7 @@
-// Measures bare data streams: the speed of the transport alone, without shards. Over loopback it is
-// compared with a raw TCP connection that carries the same bytes. Over a unix socket and through
-// shared memory it is compared with our own TCP path. The benefit of announcing a push early is
-// measured, too. All of them run interleaved. Prints one JSON object a line.
+// Measures bare data streams: the speed of the transport alone, without shards. TCP over loopback
+// is compared with a raw TCP connection that carries the same bytes. A unix socket and shared
+// memory are compared with our own TCP path. It is also measured how much a worker gains if it
+// announces a push early. Each round measures all of them. Prints one JSON object a line.
 //
 //   transport_bench [PART]       only the figures whose name contains PART
 #include <atomic>
@@ -140,7 +140,7 @@ double MeasureSteps(DataStream& data, std::size_t bytes, std::chrono::microsecon
 }
 
 // The fields of Wish have another meaning here. A step sends `push` bytes in both directions and
-// computes for `pull` microseconds. With in_flight 2 the pushes are announced early.
+// computes for `pull` microseconds. With `in_flight` 2 the pushes are announced early.
 Client ConnectSteps(const Address& address) {
   return [dialled = Dial(address, {})](const Wish& wish) {
     Measured measured;

@@ -4,18 +4,19 @@
   acceptance.py --bin build/release/bin --data data [--quick | --quality] [names …]
   acceptance.py --bin build/release/bin --data data --kills 20 [--seed S]
 
-At full size it trains the MLP on Fashion-MNIST with 1+1, 2+2 and 2 workers + 3 servers (>= 86.0
-%), and with 2+2 on a copy of the training file that is sorted by class (>= 85.5 %). Then it trains
-every example on 2+2 to the figure that the example's file states.
+At full size it trains the MLP on Fashion-MNIST with several clusters, where 2+3 stands for 2
+workers and 3 servers. With 1+1, 2+2 and 2+3 it must reach >= 86.0 %. With 2+2 and a copy of the
+training file that is sorted by class, it must reach >= 85.5 %. Then it trains every example on 2+2
+to the figure that the example's file states.
 
-`--quick` is one of the two parts that `./evergrad test` runs: the 12k subset on 2+2 (>= 83.5 %),
-with the median of three seeds. Asynchronous Adam at one update of staleness reaches 85.0 % there,
-with a standard deviation of 1.1 points over seeds and runs. (A NumPy simulation agrees; its
-standard deviation without staleness is 0.9 points.) The median of three runs therefore misses the
-bound by chance in one case of thirty. In this case six more seeds are run, and the median of all
-nine decides. In a 2+2 run of the MLP each server must hold >= 30 % of the bytes, and each worker
-must do >= 30 % of the steps. With several runs the median of these shares counts, because another
-process may delay one worker for a while.
+`--quick` is one of the two parts that `./evergrad test` runs. It trains on the 12k subset with 2+2
+(>= 83.5 %), and takes the median of three seeds. Asynchronous Adam at one update of staleness
+reaches 85.0 % there, with a standard deviation of 1.1 points over seeds and runs. (A NumPy
+simulation agrees; its standard deviation without staleness is 0.9 points.) The median of three runs
+therefore misses the bound by chance in one case of thirty. If it does, six more seeds are run, and
+the median of all nine decides. In a 2+2 run of the MLP each server must hold >= 30 % of the bytes,
+and each worker must do >= 30 % of the steps. With several runs the median of these shares counts,
+because another process may delay one worker for a while.
 
 `--quality` is the other part: the examples are trained briefly, and each must reach a bound that it
 misses if batch normalization, dropout, embeddings or an optimizer has an error. quality_errors.py
@@ -52,7 +53,8 @@ QUICK = [("mlp-12k", "configs/examples/mlp-12k.yaml", "fashion-mnist-12k", 2, 2,
 
 
 class Example:
-    """A job file of configs/examples, a metric, and the bound that it must reach on 2+2."""
+    """A job file of configs/examples, with a metric and the bound that the metric must reach on
+    2+2."""
 
     def __init__(self, name, metric, line, *settings, needs=None):
         self.name, self.metric, self.line, self.settings = name, metric, line, settings
@@ -63,8 +65,9 @@ class Example:
         return value <= self.line if self.lower_is_better else value >= self.line
 
     def run(self, bin_folder, data, runs):
-        """Returns True or False, or None when its data is missing. It runs one seed. If the result
-        falls short of the bound, two more seeds are run, and the median of the three decides."""
+        """Returns True if the bound is reached, False if not, and None when the data is missing. It
+        runs one seed. If the result falls short of the bound, two more seeds are run, and the
+        median of the three decides."""
         if self.needs and not os.path.exists(os.path.join(data, self.needs)):
             print("skipped: %s: no %s in %s (./evergrad data)" % (self.name, self.needs, data))
             return None
@@ -127,7 +130,8 @@ EXAMPLES = [
 
 
 def run(case, bin_folder, data, runs):
-    """Returns True or False, or None when its data is missing."""
+    """Returns True if the case reaches its bound, False if not, and None when its data is
+    missing."""
     name, job, data_set, workers, servers, line, seeds, more = case
     if not os.path.exists(os.path.join(data, data_set, "train-images-idx3-ubyte.gz")):
         print("skipped: %s: no %s in %s (./evergrad data)" % (name, data_set, data))
@@ -206,8 +210,8 @@ def set_options(settings):
 
 
 def train(name, job, cluster, settings, bin_folder, data, runs):
-    """Runs a job on a local cluster of its own, of (workers, servers). Returns result.json, or None
-    after it has printed how psctl ended."""
+    """Runs a job on a separate local cluster; `cluster` is (workers, servers). Returns the content
+    of result.json. If the job fails, prints how psctl ended and returns None."""
     command = [os.path.join(bin_folder, "psctl"), "job", "run", os.path.join(ROOT, job), "--local"]
     command += ["--workers", str(cluster[0]), "--servers", str(cluster[1]), "--runs", runs]
     command += set_options(settings)
@@ -227,7 +231,7 @@ def train(name, job, cluster, settings, bin_folder, data, runs):
 
 def kills(count, seed, bin_folder, data):
     """Trains the quickstart and kills random processes, one each time a fixed number of steps is
-    done. Returns True or False, or None when its data is missing."""
+    done. Returns True if the checks pass, False if not, and None when the data is missing."""
     if not os.path.exists(os.path.join(data, "fashion-mnist", "train-images-idx3-ubyte.gz")):
         print("skipped: no fashion-mnist in %s (./evergrad data)" % data)
         return None

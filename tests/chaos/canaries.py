@@ -1,5 +1,5 @@
-"""Scenarios in which all hosts lose power, and the canaries. A canary is a fault that is built in
-on purpose and that the checks must find.
+"""Scenarios in which all hosts lose power, and the canaries. A canary is a scenario with a fault
+that is built in on purpose and that the checks must find.
 
 A canary passes only if a check fails because of the built-in fault. The same scenario without the
 fault must pass that check.
@@ -40,7 +40,7 @@ def start_all(c):
 
 def demand_kept(c, job, told):
     """Everything that psctl reported before the loss of power must still be true. The coordinator
-    is asked alone, before another task can report that state to it."""
+    is asked while no other task runs, so that no task can have reported that state to it again."""
     newest = manifests(folder_left(c, job))[-1:]
     if told["checkpoint"]["manifests"] > 0 and not newest:
         raise Failure(
@@ -124,8 +124,8 @@ def p1(c, r):
         "       %s that was not synced was kept: %d bytes and %d names in the middle, "
         "%d and %d at the end" % ("nothing" if survives is None else "some", *lost, *again)
     )
-    # The result counts only if the records of the disk are complete. Therefore every daemon is
-    # ended in good order, and the records must agree with the disk.
+    # The result counts only if the records of disk requests are complete. Therefore every daemon is
+    # ended in good order, and the records must then agree with the disk.
     for d in everybody(c):
         d.terminate()
     c.disk.check()
@@ -149,8 +149,8 @@ def caught(c, r, words):
 
 
 def restart_without_syncs(c, daemons, root):
-    """Restarts these daemons so that the disk ignores every sync of a file below this root, until
-    they are started again."""
+    """Restarts these daemons in such a way that the disk ignores every sync of a file below the
+    folder `root`. This lasts until the daemons are started again."""
     c.disk.unsynced = root
     for d in daemons:
         restart(d)
@@ -187,7 +187,7 @@ def v0_off(c, r):
     others = c.workers[1:]
     for w in others:
         w.kill()
-    # There are one closure, one worker, and a server that dies after a given number of the
+    # The scenario has one closure, one worker, and a server that dies after a given number of the
     # closure's pushes. The only attempt begins before the shards of that server are rolled back,
     # and ends afterwards.
     victim, hit = r.choice(c.servers), r.randint(20, 150)

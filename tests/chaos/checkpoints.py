@@ -1,5 +1,5 @@
-"""Scenarios of checkpoints (K1 to K9), and those of servers that need checkpoints (S1 to S4, S7 to
-S9, E1). They are registered with the others of scenarios.py."""
+"""Scenarios of checkpoints (K1 to K9), and scenarios of servers that need checkpoints (S1 to S4, S7
+to S9, E1). scenarios.py registers them with the others."""
 import json
 import os
 import random
@@ -26,14 +26,14 @@ from saved import (
 )
 from stage import METRICS, events, names_death, only_these_died, restart, scenario
 
-# So many manifests are kept that no file is deleted while a scenario reads it.
+# Enough manifests are kept that no file is deleted while a scenario reads it.
 OFTEN = "{every: 50ms, keep: 20}"
 
 
 def disturb_saved(c, steps, fault, undo=None, **shape):
-    """Like Cluster.disturb, but before the fault it also waits until a checkpoint of the running
-    job exists. If the job has ended by then, another one that is twice as long is tried, because a
-    disk may be slow."""
+    """Like Cluster.disturb, but before the fault it also waits until the running job has a
+    checkpoint. A slow disk may delay the checkpoint until the job has ended. In this case a job
+    that is twice as long is tried."""
     shape = dict(dict(examples=2400, step_ms=3, checkpoint=OFTEN), **shape)
     for _ in range(6):
         job = c.submit(**shape)
@@ -69,7 +69,7 @@ def names_of(said):
 
 
 def saved_often(c, count, **shape):
-    """Returns a job that has ended with at least `count` checkpoints, of which no two have the same
+    """Returns a job that has ended with at least `count` checkpoints, no two of which have the same
     files. Also returns the output of `verify` for each manifest."""
     for _ in range(6):
         job = c.submit(**shape)
@@ -224,8 +224,8 @@ def s4(c, r):
 )
 def s7(c, r):
     victim, worker = r.choice(c.servers), r.choice(c.workers)
-    # The only checkpoint is made when the job begins, so that many closures must be run again and
-    # the repair is long.
+    # The only checkpoint is made when the job begins. Many closures must therefore be run again,
+    # and the repair is long.
     for slower in (1, 2, 4, 8, 16):
         before = c.pids()
         job = c.disturb(
@@ -314,8 +314,8 @@ def s9(c, r):
     others = c.workers[1:]
     for w in others:
         w.kill()
-    # The failpoint is armed before the job, so that only the seed decides after which update of the
-    # closure this process dies.
+    # The failpoint is armed before the job begins. Therefore only the seed decides after which
+    # update of the closure this process dies.
     victim = r.choice(c.servers)
     restart(victim, "server.after_apply=%d*kill" % r.randint(20, 150))
     c.wait_usable()
@@ -346,8 +346,8 @@ def s9(c, r):
         victim.kill()
         victim.start()
         result = job.finish()
-        # An event with "up to 1 closure that had ended is run again" means that the only closure
-        # had ended between the checkpoint and the death. Scenario S1 tests that case.
+        # An event with "up to 1 closure that had ended is run again" means that the only closure of
+        # the job had ended between the checkpoint and the death. Scenario S1 tests that case.
         if (
             partial > 0
             and rollbacks(job)
@@ -373,8 +373,8 @@ def s9(c, r):
 
 
 def updates_saved(c, job):
-    """Reads the newest checkpoint. Returns the smallest number of updates of open closures that one
-    of its shards holds, among the shards that every update touches."""
+    """Reads the newest checkpoint. For each shard that every update touches, counts the updates of
+    open closures that the shard holds in it. Returns the smallest of these counts."""
     saved = job.show()["checkpoint"]
     code, said, _ = (
         tool(c, "verify", saved["path"])
@@ -435,7 +435,7 @@ def stopped(d):
 
 
 def pulls(c, server):
-    """Returns how this process has answered the pulls of one shard."""
+    """Returns the counts of the answers that this process has given to pulls of one shard."""
     address = next(
         t["metrics_address"]
         for t in c.tasks()
@@ -450,9 +450,9 @@ def pulls(c, server):
 
 def pulls_after_climbing_back(c, r, mutant=None):
     """A worker has cached every shard under the tag (start, vlsn). While that worker is stopped,
-    the shards of one server return to the seed and reach the same vlsn under another start. Then
-    the worker pulls. There is only one closure: a Close between two closures would also raise the
-    lsn."""
+    the shards of one server are rolled back to their initial values and reach the same vlsn under
+    another start. Then the worker pulls. The job has only one closure, because a Close between two
+    closures would also raise the lsn."""
     first, victim = c.workers[0], r.choice(c.servers)
     helper = (
         c.workers[1]
@@ -639,8 +639,8 @@ def damaged_copy(folder, to):
 
 
 def must_name(c, folder, path, what):
-    """`verify` of the folder must end with exit code 1, and name the file and the place of the
-    damage in it."""
+    """`verify` of the folder must end with exit code 1. Its output must name the damaged file and
+    the place of the damage in the file."""
     code, said, errors = tool(c, "verify", folder)
     if code == 1 and said is not None and not said["whole"]:
         errors = said["passed_over"] + [
@@ -837,8 +837,8 @@ def k4(c, r):
 
 
 def cancelled(c, steps, shape):
-    """Returns a job that was cancelled in the middle, after a checkpoint of it was made. `shape`
-    then has the settings that this job had."""
+    """Returns a job that was cancelled in the middle, after its first checkpoint. `shape` then has
+    the settings of this job."""
     for _ in range(6):
         job = c.submit(checkpoint=OFTEN, **shape)
         wait_saved(job)
@@ -874,7 +874,7 @@ def k5(c, r):
             "the checkpoint of the cancelled job holds %d of %d steps" % (steps, job.steps)
         )
     again = c.submit(name=job.name, checkpoint="{every: 50ms, keep: 20, resume: true}", **shape)
-    result = again.finish()  # Over both jobs, every sample must count once.
+    result = again.finish()  # Every sample must count once in both jobs together.
     if not events(again, "state", "resumed at step %d of %d from " % (steps, job.steps)):
         raise Failure("want it to resume at step %d: %s" % (steps, events(again, "state")))
     if result["resumed_from"] != said["manifest"]["path"]:
@@ -923,8 +923,8 @@ def k6(c, r):
         written = manifests(folder)
         last = {f["shard"]: f for f in verified(c, written[-1])["files"]}
         older = {}
-        # Goes back to the first manifest whose files differ from the newest ones. It reads no more
-        # manifests, because the server must not be declared lost while this script reads.
+        # Goes back to the newest manifest whose files differ from these last files. It reads no
+        # more manifests than necessary, because the server must not be declared lost meanwhile.
         for path in reversed(written[:-1]):
             older = {
                 f["shard"]: f
@@ -1044,7 +1044,7 @@ spec:
             for s in c.servers:
                 s.kill()
             write_images(c.folder, c.seed + 1)
-            for w in c.workers:  # a worker that has the old data in memory would continue with that
+            for w in c.workers:  # otherwise a worker would continue with the old data in its memory
                 w.kill()
             for d in c.servers + c.workers:
                 d.start()
@@ -1072,7 +1072,7 @@ spec:
                 raise Failure("want a user's error that names file and examples: %s" % status)
             continue
         lost = result["lost"]
-        # The two closures may be reported in one event or in several events.
+        # The two closures may be reported in one event or in two.
         named = {
             e["text"].split(" are lost in ")[0]
             for e in status["events"]

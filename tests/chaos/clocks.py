@@ -1,5 +1,5 @@
-"""Hosts whose wall clocks jump. The daemons run with wallclock.cc preloaded, and each has a clock
-of its own."""
+"""Hosts whose wall clocks jump. Each daemon runs with wallclock.cc preloaded, and has a clock of
+its own."""
 import mmap
 import os
 import struct
@@ -8,7 +8,7 @@ HOUR = 3600
 
 
 def clock_library(bin_folder):
-    """Returns the path of the library, or None in a sanitizer build: there the sanitizer's own
+    """Returns the path of the library, or None in a sanitizer build. There, the sanitizer's own
     library would have to be preloaded first."""
     path = os.path.join(os.path.abspath(bin_folder), "libevergrad-wallclock.so")
     return path if os.path.exists(path) else None
@@ -29,7 +29,7 @@ class WallClocks:
         return self.pages[name]
 
     def environment(self, name):
-        """Returns the environment of the next process on this host."""
+        """Returns the environment for the next process that starts on this host."""
         return dict(os.environ, LD_PRELOAD=self.library, EVERGRAD_WALL_CLOCK=self._page(name)[0])
 
     def set(self, name, seconds):

@@ -1,7 +1,7 @@
-"""A real cluster of daemons for the fault scenarios. It is started, killed, stopped and queried
-from here, on loopback, and never on fixed ports.
+"""A real cluster of daemons for the fault scenarios, on loopback and never on fixed ports. This
+module starts, kills, stops and queries it.
 
-Everything waits for conditions with a deadline; nothing sleeps and hopes. Only processes that were
+Every wait polls a condition and has a deadline; no wait is a fixed sleep. Only processes that were
 started here are ever signalled, by pid.
 """
 import ctypes
@@ -36,11 +36,11 @@ def metric_samples(address, name):
 
 
 def wait_for(what, condition, seconds=60.0):
-    """Polls `condition` until it returns a true value, and returns that value. The pause between
-    polls is a wait for an event that is never set.
+    """Polls `condition` until it returns a true value, and returns that value. Between two polls it
+    waits for an event that is never set.
 
-    The deadline only ends a wait that hangs. It is far longer than a slow machine needs, and costs
-    no time if the condition becomes true.
+    The deadline exists only to end a wait that hangs. It is far longer than a slow machine needs,
+    and costs no time if the condition becomes true.
     """
     pause = threading.Event()
     deadline = time.monotonic() + seconds
@@ -62,9 +62,10 @@ def mix(index, bits):
 
 
 def die_with_parent():
-    """Runs in the child before it becomes the daemon. If a script is ended from outside, for
-    example by the timeout of a test, the kernel kills its daemons, so that none disturbs the next
-    script. Call Popen with it from the main thread only."""
+    """Runs in the child process before it becomes the daemon. If the script is ended from outside,
+    for example by the timeout of a test, the kernel then kills its daemons, so that none of them
+    disturbs the next script. Call Popen with it from the main thread only, because the kernel acts
+    when the calling thread ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
@@ -88,10 +89,10 @@ class Daemon:
         return os.path.join(self.cluster.folder, "%s-%s.log" % (self.role, self.identity))
 
     def start(self, failpoints=None, extra=(), mutant=None):
-        """Returns once the daemon listens, or, for a worker, once it runs. If a failpoint ends the
-        daemon before that and its address is known from an earlier start, the daemon counts as
-        started. With a `mutant` the faulty build of the daemon is started, which breaks the rule of
-        that name (tests/mutants/mutants.inc)."""
+        """Starts the daemon, and returns once it listens, or, for a worker, once it runs. A
+        failpoint may end the daemon before that. The daemon then counts as started if its address
+        is known from an earlier start. With a `mutant`, the faulty build of the daemon is started,
+        which breaks the rule of that name (tests/mutants/mutants.inc)."""
         if self.process is not None and self.process.poll() is None:
             raise Failure("%s runs already" % self.name)
         self.starts += 1
@@ -113,7 +114,8 @@ class Daemon:
             "--failpoint-seed",
             str(self.cluster.seed),
         ]
-        # `none` arms nothing. It marks this cluster as one for tests, which accepts counting jobs.
+        # `none` arms no failpoint. The flag marks this cluster as one for tests, which accepts
+        # counting jobs.
         command += ["--failpoints", failpoints or "none"]
         if self.role != "coordinator":
             command += ["--coordinator", self._coordinator()]
@@ -151,7 +153,8 @@ class Daemon:
         return self.session_proxy.address
 
     def _read_address(self, path, failpoints):
-        # The process is polled first, so that output that it wrote before its end is read.
+        # Whether the process has ended is read before its output, so that no output is missed that
+        # it wrote before its end.
         ended = self.process.poll() is not None
         try:
             with open(path) as f:
@@ -203,7 +206,7 @@ class Daemon:
 
 
 def power_library(bin_folder):
-    """Returns the path of the library, or None in a sanitizer build: there the sanitizer's own
+    """Returns the path of the library, or None in a sanitizer build. There, the sanitizer's own
     library would have to be preloaded first."""
     path = os.path.join(os.path.abspath(bin_folder), "libevergrad-power.so")
     return path if os.path.exists(path) else None
@@ -211,7 +214,7 @@ def power_library(bin_folder):
 
 class Pauses:
     """Measures the longest time for which the machine did not run this process. Bounds on times are
-    extended by it, and whoever reads a failure must know it: a lease can end in such a pause."""
+    extended by this pause. Failures report it, because a lease can end in such a pause."""
 
     def __init__(self):
         self.longest, self.stop = 0.0, threading.Event()
@@ -436,8 +439,8 @@ class Cluster:
         )
 
     def wait_usable(self):
-        """Like wait_tasks, and also waits until no task backs off after short lives, so that each
-        can get work."""
+        """Like wait_tasks, but also waits until no task is in a backoff after short lives. Then
+        each task can get work."""
         self.wait_tasks()
         wait_for(
             "nobody to back off",
@@ -450,12 +453,12 @@ class Cluster:
     # ---- the counting job
 
     def submit_until(self, what, happened, **shape):
-        """Submits counting jobs, one after another, until `happened()` while one of them runs, and
-        returns that one.
+        """Submits counting jobs, one after another, until `happened()` is true while one of them
+        runs. Returns that job.
 
-        It is not promised which task does which part of a job. On a busy machine a worker may get
-        too little work of one job to reach its failpoint. A job that ends before `happened()` is
-        checked like every other.
+        Which task does which part of a job is not fixed. On a busy machine a worker may get too
+        little work of one job to reach its failpoint. A job that ends before `happened()` is true
+        is checked like every other job.
         """
         for _ in range(6):
             job = self.submit(**shape)
@@ -644,7 +647,7 @@ spec:
             return json.load(f)
 
     def wait_miscounted(self, seconds=120):
-        """Waits for the end of a job whose daemons have a built-in fault. Returns "", or the error
+        """Waits for the end of a job on daemons with a built-in fault. Returns "", or the error
         that the job itself found when it counted its updates."""
         status = self.wait_state("SUCCEEDED", "FAILED", seconds=seconds)
         cause = str(status.get("first_cause"))
@@ -670,8 +673,8 @@ spec:
             return [json.loads(line) for line in f]
 
     def check_lines(self):
-        """In metrics.jsonl no step, epoch or end is missing or duplicated, and the steps are in
-        order."""
+        """In metrics.jsonl no step, no epoch and no end of the job may be missing or duplicated,
+        and the steps must be in order."""
         lines = self.lines()
         of = {
             kind: [line for line in lines if line["kind"] == kind]
@@ -776,9 +779,9 @@ spec:
         return min(self.steps_per_closure, per_epoch - first)
 
     def check_tables(self, result, listed):
-        """Each row of each table must have exactly the sum of its pushes as its values, and twice
-        that as its optimizer state. No other row may exist, and every slot must have applied
-        exactly the updates that touch it."""
+        """The values of each row of each table must be exactly the sum of its pushes, and its
+        optimizer state twice that sum. No other row may exist, and every slot (the i-th partitions
+        of all tables) must have applied exactly the updates that touch it."""
         from tables import Expected, dimension_of, name_of
 
         updates = [(c, u) for c in range(self.closures) for u in range(self.steps_of(c))]
@@ -806,7 +809,8 @@ spec:
             got = shards[first + slot]["updates_applied"]
             if got != want:
                 raise Failure("slot %d: want %d updates applied got %s" % (slot, want, got))
-        # If most steps touch few slots, a missing update would not show that it was lost.
+        # If most steps touched few slots, a lost update would be missing in too few of them to be
+        # noticed.
         if sum(expected.touched) >= self.steps * self.table_slots / 2:
             raise Failure(
                 "these tables are not sparse: %s of %d steps" % (expected.touched, self.steps)

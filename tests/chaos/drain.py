@@ -1,5 +1,5 @@
-"""Scenarios of preemption notices: a server or a worker must leave, and processes die in the middle
-of a move. They are registered with the others of scenarios.py."""
+"""Scenarios of preemption notices. A server or a worker must leave, and processes die in the middle
+of a move of shards. scenarios.py registers them with the others."""
 import os
 import signal
 import time
@@ -63,7 +63,7 @@ def could_not(job, victim):
 
 
 def server_leaves(c, r, victim, notice, before=lambda: None, **shape):
-    """Runs one whole scenario of a server that leaves in good order. If it is the only server, it
+    """Runs one whole scenario of a server that leaves in good order. If no other server exists, it
     must report that it cannot hand over its shards."""
 
     def undo():
@@ -117,7 +117,7 @@ def d2(c, r):
 
     def write():
         with open(path, "w"):
-            pass  # The file is empty: that it exists is the notice.
+            pass  # The file stays empty. Its existence is the notice.
 
     def forget():
         if os.path.exists(path):
@@ -138,8 +138,8 @@ def d3(c, r):
         f.write("of a former life\n")
     restart(victim, extra=("--preemption-notice-file", path))
     c.wait_usable()
-    # A file that exists already is not a notice. From here on a newly written file is a notice,
-    # even if the daemon has not noticed the removal of the old file.
+    # A file that exists when the watch begins is not a notice. From here on, a newly written file
+    # is a notice, even if the daemon has not noticed that the old file was removed.
     wait_for(
         "the watch to begin",
         lambda: "the preemption notice file exists already and is ignored until it is written again"

@@ -1,15 +1,15 @@
-// FAULTS S5 on a real cluster: many pushers, each with a separate connection, push the whole of a
-// job's largest shard at once.
+// Scenario S5 of the faults, on a real cluster: many pushers, each with a separate connection, push
+// to the whole of a job's largest shard at once.
 //
 //   evergrad-fast-pushers --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--pushers 64]
 //   [--each 2] [--again 64] [--lane BYTES]
 //
-// The pushers push zeros, so that the job's values do not change. This program registers a worker,
-// and pushes under a grant of that worker, because the servers accept no other pushes. Its pushes
-// are updates that the plan does not have, so the job cannot succeed and must be cancelled. Every
-// push must be applied. Then --again pushers repeat their last push, which the server must
-// recognize as a duplicate. The program prints the outcome; exit code 0 means that nothing was
-// lost.
+// The pushers push zeros, so that the job's values do not change. The servers accept only pushes
+// that prove a grant. Therefore this program registers a worker, and pushes under a grant of that
+// worker. Its pushes are updates that the plan does not have, so the job cannot succeed and must be
+// cancelled. Every push must be applied. Then --again pushers repeat their last push, which the
+// server must recognize as a duplicate. The program prints the outcome. Exit code 0 means that no
+// push was lost.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -74,8 +74,8 @@ struct Team {
   runtime::WaitableEvent over;
 };
 
-// Pushes the updates from `from` up to and without `to`, one after another. When no pusher is left,
-// sets `over`.
+// Pushes the updates from `from` to `to` - 1, one after another. The last pusher that ends sets
+// `over`.
 void Push(Team& team, client::ParameterClient& client, int pusher, int from, int to) {
   v1::RequestHeader header;
   header.set_job_uid(team.held.state.job_uid());
@@ -84,7 +84,7 @@ void Push(Team& team, client::ParameterClient& client, int pusher, int from, int
   *push.mutable_epoch() = team.held.state.epoch();
   team.worker->Prove(team.grant, &header);
   push.set_closure(team.grant.closure());
-  // The job's own updates have smaller numbers. No two pushers use the same number.
+  // The job's own updates have smaller numbers than these. No two pushers use the same number.
   push.set_update(static_cast<std::uint32_t>(1024 + pusher * team.each + from));
   *push.mutable_attempt() = team.grant.attempt();
   push.set_kind(v1::GRADIENT);
@@ -128,13 +128,13 @@ Options Parse(int argc, char** argv) {
   return options;
 }
 
-// Numbers of pushes that got the wanted answer, and another answer.
+// The number of pushes that got the expected answer, and of those that got another.
 struct Outcome {
   int good = 0, other = 0;
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-// Prints the outcome. Returns whether nothing was lost.
+// Prints the outcome. Returns whether no push was lost.
 bool Report(const Options& options, const v1::ShardState& before, const v1::ShardState& after,
             const Outcome& first, const Outcome& again, int lanes) {
   const auto known = after.duplicates_refused() - before.duplicates_refused();
@@ -145,7 +145,7 @@ bool Report(const Options& options, const v1::ShardState& before, const v1::Shar
       "lanes=%d\n",
       static_cast<unsigned long long>(before.bytes()), pushed, first.good, first.other, again.good,
       static_cast<unsigned long long>(known), static_cast<unsigned long long>(counted), lanes);
-  // The job's own updates are in `counted`, too, so it may be larger than `pushed`.
+  // `counted` includes the job's own updates, so it may be larger than `pushed`.
   return first == Outcome{pushed, 0} && again == Outcome{options.again, 0} &&
          known == static_cast<std::uint64_t>(options.again) &&
          counted >= static_cast<std::uint64_t>(pushed);

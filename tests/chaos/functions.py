@@ -1,9 +1,9 @@
-"""Scenarios of functions jobs: a client schedules closures with the functions of
+"""Scenarios of functions jobs. A client schedules closures with the functions of
 examples/functions, on real daemons.
 
-Each step of `fit` pushes -1 to the variable `steps`, which plain SGD with rate 1 turns into +1.
-The variable's value, its digest, and every shard's counter of applied updates therefore show
-exactly how often each step was applied.
+Each step of `fit` pushes -1 to the variable `steps`. Plain SGD with rate 1 then adds 1 to it. The
+variable's value, its digest, and every shard's counter of applied updates therefore show exactly
+how often each step was applied.
 """
 import json
 import os
@@ -32,7 +32,7 @@ spec:
 
 
 class FunctionsJob:
-    """A functions job and its client, which reads its commands line by line."""
+    """A functions job and the process of its client, which reads commands line by line."""
 
     def __init__(self, cluster, queue_limit=64, checkpoint="{every: 100ms}"):
         cluster.jobs += 1
@@ -119,8 +119,8 @@ class FunctionsJob:
         wait_for("%s to do %d steps" % (self.name, steps), lambda: self.steps_done() >= steps)
 
     def check_exact(self):
-        """Checks that every step of every closure was applied once on every shard. Then the job
-        ends."""
+        """Checks that every step of every closure was applied once on every shard, and ends the
+        job."""
         self.ask("join")
         handle = self.ask("schedule read 1").split()[0]
         steps = int(self.ask("fetch " + handle).split()[-1])
@@ -199,7 +199,7 @@ def u1(c, r):
     restart(victim, "worker.after_push=%d*kill" % r.randint(3, 25))
     c.wait_usable()
     with FunctionsJob(c) as job:
-        # It is not promised which worker runs which closure.
+        # Which worker runs which closure is not fixed, so several attempts may be needed.
         for _ in range(6):
             job.fit(60, 8, wait=False)
             wait_for(
@@ -285,8 +285,8 @@ def u4(c, r):
         ):
             raise Failure("want the user's error, once; got %s" % answers)
         job.ask("join")
-        # Of the cancelled closures, each update was applied at most once, and none is applied from
-        # now on.
+        # Each update of the cancelled closures was applied at most once, and none of them is
+        # applied from now on.
         handle = job.ask("schedule read 1").split()[0]
         applied = int(job.ask("fetch " + handle).split()[-1])
         if applied > 8 + 60 * 40:
@@ -325,7 +325,8 @@ def u5(c, r):
         job.fit(many, 1)
         job.check_exact()
         grown = (resident() - before) / 2**20
-        # The limit does not hold under a sanitizer, which keeps freed memory for a while.
+        # Under a sanitizer this limit does not hold, because a sanitizer keeps freed memory for a
+        # while.
         if grown > 16 and not c.sanitized():
             raise Failure("the coordinator grew by %.1f MiB over %d closures" % (grown, many))
         print("       the coordinator grew by %.1f MiB over %d closures" % (grown, many))

@@ -1,5 +1,5 @@
-// The client of a functions job in a scenario. It reads one command per line and prints one answer
-// per line.
+// The client of a functions job in a scenario. It reads commands and prints answers, one in each
+// line. This is the list of the commands with their answers:
 //
 //   schedule FUNCTION COUNT ARGUMENTS…   ok FIRST LAST (numbers of handles) | error CODE MESSAGE
 //   join | join durable | done           ok [true|false]

@@ -1,8 +1,8 @@
-"""Scenarios of several jobs that run at the same time, with equal variable names, shares and
-quotas, while tasks of any role die. They are registered with the others of scenarios.py.
+"""Scenarios of several jobs that run at the same time, while tasks of any role die. The jobs have
+equal variable names, and different shares and quotas. scenarios.py registers them with the others.
 
-Their coordinator runs two jobs at once. A worker that another job should get is moved to that job
-after 300 ms (`ARGUMENTS`).
+Their coordinator runs two jobs at once. If a worker should serve another job, it is moved to that
+job after 300 ms (`ARGUMENTS`).
 """
 import signal
 import time
@@ -23,7 +23,7 @@ def listed(c, *jobs):
 
 def run_both(c, fault, undo=lambda: None, steps=20, **shape):
     """Runs two jobs with equal variable names, and calls `fault(a, b)` once both have done some
-    steps. If one of them had ended by then, two other jobs are tried."""
+    steps. If one of them has already ended by then, two other jobs are tried."""
     for _ in range(6):
         a = c.submit(
             **dict(dict(examples=1600, step_ms=3, checkpoint="{every: 50ms, keep: 20}"), **shape)
@@ -101,7 +101,7 @@ def j1(c, r):
 def shares(c, a, b):
     """Measures while 3 workers serve `a` and 1 serves `b`. Returns how many steps and
     worker-seconds each job got, and which job each worker serves at the end. Returns None if a job
-    ended meanwhile."""
+    ended during the measurement."""
 
     def row_if(what):
         def look():
@@ -156,8 +156,8 @@ def j2(c, r):
             examples=3600, epochs=2, step_ms=4, shards=2, steps_per_closure=2, checkpoint="off"
         )
         # The measurement is valid only if no other process takes CPU time from the four workers. On
-        # a busy machine it is repeated with two other jobs, which are twice as long if the first
-        # two ended too early.
+        # a busy machine it is therefore repeated with two other jobs. If the first two ended too
+        # early, the other two are twice as long.
         for _ in range(5):
             a, b = c.submit(resources="{share: 3}", **big), c.submit(resources="{share: 1}", **big)
             measured = shares(c, a, b)

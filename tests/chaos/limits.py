@@ -1,5 +1,5 @@
 """Scenarios in which daemons run under the limits of control groups (v1 or v2). If this machine
-does not allow control groups, the scenarios are skipped; their names and their number are
+does not allow control groups, the scenarios are skipped. Their names and their number are then
 printed."""
 import os
 import re
@@ -216,7 +216,7 @@ def s5(c, r):
             for s in c.servers:
                 base[s] = status_bytes(s.pid, "VmRSS")
                 with open("/proc/%d/clear_refs" % s.pid, "w") as f:
-                    f.write("5")  # From here on the kernel measures VmHWM anew.
+                    f.write("5")  # resets the peak of memory that the kernel keeps (VmHWM)
             command = [
                 os.path.join(c.bin, "evergrad-fast-pushers"),
                 "--coordinator",

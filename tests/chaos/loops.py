@@ -1,8 +1,9 @@
-"""Scenarios of tasks that come and go without end: a crash loop, sessions that never send a
-message, and two processes with one name. They are registered with the others of scenarios.py.
+"""Scenarios of tasks that come and go endlessly: a crash loop, sessions that never send a message,
+and two processes with one name. scenarios.py registers them with the others.
 
-Their coordinator fails a job after 20 deaths (`ARGUMENTS`), and not after 100 as by default, so
-that half a minute is enough: deaths that the job did not cause must not be counted at all.
+Deaths that the job did not cause must not be counted against the job at all. To show this in half a
+minute, their coordinator fails a job after 20 deaths (`ARGUMENTS`), and not after 100 as by
+default.
 """
 import json
 import os
@@ -16,14 +17,15 @@ from stage import METRICS, events, only_these_died, scenario
 ARGUMENTS = ("--deaths-max", "20") + METRICS
 LIFE_SECONDS = 0.35 * float(
     os.environ.get("EVERGRAD_TIME_SCALE", "1")
-)  # a sanitizer's build needs longer to register
+)  # a daemon with a sanitizer needs longer to register
 SHORT_SECONDS, LONG_SECONDS, LONG_AGAIN_SECONDS = 30, 600, 60
 _long_form_was_run = []
 
 
 def duration(c):
-    """Returns the length of a scenario in seconds. With --long the scenario runs for ten minutes,
-    once, beside two healthy workers, and not in each of the forms."""
+    """Returns the length of a scenario in seconds. Without --long, every form of the scenario runs,
+    each for a short time. With --long it runs once, for ten minutes and with two healthy
+    workers."""
     if c.forms == 1:
         return SHORT_SECONDS
     if len(c.workers) < 2 or _long_form_was_run:
@@ -77,8 +79,8 @@ def w18(c, r):
         % (lives, registered, len(deaths), len(shown))
     )
     only_these_died(before, c, loop)
-    # The first four deaths with work come without a pause, the next ones after backoffs of 1, 2, 4
-    # … 60 s.
+    # The first four deaths during work come without a pause. The next ones come after backoffs of
+    # 1, 2, 4 … 60 s.
     if len(deaths) > 4 + 6 + seconds / 60 + 1:
         raise Failure("%d deaths of one worker in a crash loop fill the events" % len(deaths))
     if len(deaths) > 4 and not shown:
@@ -139,7 +141,7 @@ def w19(c, r):
         raise Failure(
             "the coordinator's log says nothing of refused registrations:\n" + c.coordinator.tail()
         )
-    # A process of the cluster must still be able to register at once.
+    # A process that belongs to the cluster must still be able to register at once.
     victim = c.workers[0]
     since = time.monotonic()
     victim.kill()

@@ -1,5 +1,5 @@
-// A worker that reports Done for the first training closures that it is granted, and does not
-// compute them.
+// A worker that reports Done for the first training closures that it is granted, without computing
+// them.
 //
 //   evergrad-lying-worker --coordinator ADDR --lies N
 //

@@ -1,19 +1,20 @@
 """A cluster in which every daemon has a machine: a network namespace with an address, a mount
 namespace with a disk, and a UTS namespace with a host name. A bridge in one more network namespace
-joins the machines.
+connects the machines.
 
-The machine of a daemon that is killed is removed, and the next start of the daemon is on a new
-machine with an address that no machine had before. A removed machine loses its disk. Three things
-remain, as with a cloud:
+The machine of a daemon that is killed is removed. The next start of the daemon is on a new machine,
+with an address that no machine had before. A removed machine loses its disk. As in a cloud, three
+things remain:
 
 - The folder of the runs is shared by all machines.
-- The volume of the coordinator has the journal. It is attached to one machine at a time: a new
+- The volume of the coordinator has the journal. It is attached to one machine at a time. Each new
+  machine of the coordinator mounts it at the same path.
   machine of the coordinator mounts it at the same path.
 - The name evergrad-coordinator belongs to the newest machine of the coordinator. A hosts file,
   which every machine reads, takes the place of a name service.
 
-The daemons are started as on the page docs/deploy.md: TLS, the same ports on each machine, servers
-and workers that are found by the address that they advertise.
+The daemons are started as docs/deploy.md describes: with TLS and with the same ports on each
+machine. Servers and workers are found by the addresses that they advertise.
 """
 import ipaddress
 import os
@@ -33,13 +34,13 @@ from machines import Machine, can, run_inside_if_needed  # noqa: E402,F401
 NAME = "evergrad-coordinator"
 PORTS = {"coordinator": 4000, "ps_server": 4010, "worker": 4020}
 NETWORK = ipaddress.ip_network("10.80.0.0/16")
-# The file has one line of fixed length, so that one write replaces it and no reader sees a part of
-# it.
+# The hosts file ends in one line of fixed length. One write therefore replaces it, and no reader
+# sees a part of it.
 HOSTS = "127.0.0.1 localhost\n%-15s " + NAME + "\n"
 
 
 class MachineDaemon(Daemon):
-    """A daemon whose every start is on a new machine."""
+    """A daemon. Every start of it is on a new machine."""
 
     machine = None
     port_name = ""
@@ -47,7 +48,7 @@ class MachineDaemon(Daemon):
     def start(self, failpoints=None, extra=(), mutant=None):
         if self.alive():
             raise Failure("%s runs already" % self.name)
-        self.address = ""  # the process gets an address of its new machine
+        self.address = ""  # the next process gets the address of its new machine
         host = self.cluster.boot(self)
         return super().start(
             failpoints,
@@ -56,9 +57,9 @@ class MachineDaemon(Daemon):
         )
 
     def kill(self):
-        """The machine disappears. In half of the cases its processes end first, so that peers see
-        their connections end. In the other half it loses its network and power at once, and peers
-        see only silence."""
+        """Removes the daemon's machine. In half of the cases its processes end first, so that peers
+        see their connections end. In the other half it loses its network and power at once, and
+        peers see only silence."""
         if self.cluster.random.random() < 0.5:
             self.cluster.unplug(self)
         super().kill()
@@ -86,7 +87,7 @@ class MachineCluster(Cluster):
         given = self.coordinator.arguments
         given[given.index("--state-dir") + 1] = os.path.join(self.machine_disk, "volume", "state")
         self._make_certificates()
-        # The bridge is in the machine from which psctl is called.
+        # The bridge is in a machine of its own, from which psctl is called.
         self.office = self._machine("office")
         self._ip("link", "add", "bridge", "type", "bridge")
         self.office.address("bridge", self._next_address())
@@ -99,7 +100,7 @@ class MachineCluster(Cluster):
         return path
 
     def _make_certificates(self):
-        """Makes the certificates of docs/deploy.md."""
+        """Makes the certificates that docs/deploy.md describes."""
         issued = [["init"], ["issue", "coordinator", "--host", NAME]]
         issued += [["issue", "ps-server-" + s.identity] for s in self.servers]
         issued += [["issue", "workers", "--task", "worker"], ["issue", "alice"]]

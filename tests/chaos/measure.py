@@ -51,8 +51,8 @@ def moment(seconds):
 
 
 class Attempts:
-    """The lines about attempts in the log of a worker. Each call of read returns those since the
-    last call."""
+    """The lines about attempts in the log of a worker. Each call of read returns the lines that are
+    new since the previous call."""
 
     def __init__(self, daemon):
         self.path, self.at, self.found = daemon.log_path, 0, []
@@ -130,8 +130,8 @@ def takeover(bin_folder, seed, n, bound):
                 times.append(when - killed)
             else:
                 idle += 1
-            # The worker gets a new identity each time. A worker with the old identity would back
-            # off after so many short lives.
+            # The worker gets a new identity each time. A worker with the old identity would be in a
+            # backoff after so many short lives.
             next_one = c.add(
                 "worker",
                 "w%d" % named,
@@ -278,8 +278,9 @@ def cycles(bin_folder, seed, n, bound):
                     for part in (warm[:quarter], warm[-quarter:])
                 )
                 rows.append((role, d.name, times, first, last))
-                # The resources of a process depend on its work at the moment of the measurement, so
-                # the bound allows some MiB of chunks, a connection or a stream more.
+                # The resources of a process depend on its work at the moment of the measurement.
+                # Therefore the bound allows some MiB for chunks and a few more connections or
+                # streams.
                 for what, i, room in (
                     ("resident KiB", 0, 4096 + 0.1 * first[0]),
                     ("descriptors", 1, 3),

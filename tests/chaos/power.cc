@@ -1,20 +1,20 @@
-// Records what a daemon asks of the disk: the bytes that it writes, the files that it names, and
-// the files that it syncs.
+// Records what a daemon asks of the disk: the bytes that it writes, the names that it makes or
+// removes, and the files that it syncs.
 //
-// It is preloaded into a daemon (LD_PRELOAD) by tests/chaos/power.py, which computes from the
-// records what a loss of power would have left. A SIGKILL alone proves nothing about fsync, because
-// the kernel keeps written data. The daemons do not know of this library.
+// tests/chaos/power.py preloads this library into a daemon (LD_PRELOAD), and computes from the
+// records what a loss of power would have left on the disk. A SIGKILL alone proves nothing about
+// fsync, because the kernel keeps written data. The daemons do not know of this library.
 //
 // EVERGRAD_POWER_ROOTS names the folders that are watched, separated by ':'. EVERGRAD_POWER_LOG
 // names the file to which records are appended:
 //   u32 bytes of the rest | u8 kind | u64 time (CLOCK_MONOTONIC, ns) | u64 inode | u64 offset or
-//   size | u32 length of a path | path | u32 length of a second path | second path | data
-// EVERGRAD_POWER_UNSYNCED names a folder. The sync of a file below it is not recorded, so that a
-// loss of power takes data that the daemon believes to be on the disk. The canaries use this. Syncs
-// of folders are still recorded.
+//   EVERGRAD_POWER_UNSYNCED names a folder. The sync of a file below it is not recorded, so that a
+//   loss of power takes data that the daemon believes to be on the disk. The canaries
+//   (tests/chaos/canaries.py) use this. Syncs of folders are still recorded.
 //
-// A record is written after its call has returned; the record of a sync is written before the
-// caller learns of the sync. Therefore everything that a daemon reported as safe is in the records.
+// A record is written after its call has returned, and before the caller can continue. A daemon
+// therefore learns of a sync only after the record of the sync was written, and everything that it
+// reported as safe is in the records.
 //
 // The recorded calls are open(at), write(v), pwrite, ftruncate, f(data)sync, link(at), rename(at),
 // unlink(at), remove, mkdir(at), rmdir, f(d)open, mkstemp. Writes through stdio are not seen one by
@@ -134,14 +134,15 @@ struct Log {
     for (std::size_t done = 0; done < record.size();) {
       const long n = ::syscall(SYS_write, fd, record.data() + done, record.size() - done);
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) ::abort();  // a missing record would give a false picture
+      if (n <= 0) ::abort();  // with a missing record, the results would be wrong
       done += static_cast<std::size_t>(n);
     }
   }
 };
 
 Log& TheLog() {
-  // Never destroyed, because calls come before and after the life of static objects.
+  // The object is never destroyed, because calls come before static objects are constructed and
+  // after they are destroyed.
   static Log* log = new Log;
   return *log;
 }
@@ -186,12 +187,12 @@ bool IsThere(int folder, const char* name) {
   return ::fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-// Records a successful open. `was_there` tells an existing file from a new one.
+// Records a successful open. `was_there` says whether the file existed before the call.
 int Opened(int fd, int folder, const char* name, int flags, bool was_there) {
   KeepErrno keep;
   if (fd < 0 || fd >= kFdsMax || TheLog().fd < 0) return fd;
-  // A descriptor may be opened again through /proc/self/fd. It then gets the path of the file
-  // behind that descriptor.
+  // A program may open a descriptor once more through /proc/self/fd. The new descriptor then gets
+  // the path of the file behind the old one.
   const std::string path =
       ::strncmp(name, "/proc/self/fd/", 14) == 0 ? PathOf(fd) : PathAt(folder, name);
   struct stat info;
@@ -331,7 +332,7 @@ EG_OPEN(open64)
 EG_OPENAT(openat)
 EG_OPENAT(openat64)
 
-// A fortified build calls these for an open without a mode.
+// A build with _FORTIFY_SOURCE calls these functions for an open without a mode.
 int __open_2(const char* path, int flags) { return open(path, flags); }
 int __open64_2(const char* path, int flags) { return open64(path, flags); }
 int __openat_2(int folder, const char* path, int flags) { return openat(folder, path, flags); }

@@ -1,10 +1,11 @@
 """Computes what a cluster's disk keeps after a loss of power.
 
-Daemons run with power.cc preloaded, which records every write, name and sync. A strict disk is
-computed from the records: bytes are safe once their file was synced, and names once their folder
-was. Nothing else survives. If the caller passes a Random, it decides how much of the unsafe rest
-survives, too: each write whole, torn or not at all, in any order, and the changes of names in each
-folder up to any point.
+Daemons run with power.cc preloaded, which records every write, every change of names and every
+sync. From the records, a strict disk is computed: the bytes of a file are safe once the file was
+synced, and the names in a folder once the folder was synced. Nothing else survives. If the caller
+passes a Random, it decides how much of the unsafe rest survives, too. Of the unsafe writes, each
+survives whole, in part or not at all, in any order. The changes of names in each folder survive up
+to any point.
 """
 import glob
 import os
@@ -127,8 +128,8 @@ class Disk:
         return sorted(found)
 
     def _replay(self, until):
-        """Replays the records up to the time `until`. Returns the state that processes saw then,
-        the part of it that was safe, and the unsafe changes of names in their order."""
+        """Replays the records up to the time `until`. Returns the state that processes saw at that
+        time, the part of it that was safe, and the unsafe changes of names in their order."""
         now, safe = dict(self.base), dict(self.base)
         inodes, pending = dict(self.inodes), []
 
@@ -169,8 +170,8 @@ class Disk:
         return now, safe, pending
 
     def check(self):
-        """Checks after every daemon has ended in good order: the records and the disk must agree,
-        so that no daemon did anything unrecorded."""
+        """Called after every daemon has ended in good order. Checks that the records and the disk
+        agree, so that no daemon did anything unrecorded."""
         now, _, _ = self._replay(time.monotonic_ns())
         there = {
             os.path.join(f, n)
@@ -191,8 +192,8 @@ class Disk:
 
     def lose_power(self, at, r=None):
         """Called after every daemon has died. Restores the folders to the state that was safe at
-        `at` (time.monotonic_ns), with as much of the unsafe rest as `r` draws. Returns how many
-        bytes and names were lost."""
+        the time `at` (time.monotonic_ns), with as much of the unsafe rest as `r` draws. Returns how
+        many bytes and names were lost."""
         _, safe, pending = self._replay(at)
         kept = {}
         for number, change in enumerate(pending):
@@ -212,7 +213,7 @@ class Disk:
             shutil.rmtree(root, ignore_errors=True)
             os.mkdir(root)
         self.base, self.inodes = left, {}
-        for path, what in left.items():  # a folder before its contents
+        for path, what in left.items():  # each folder comes before its contents
             if what is FOLDER:
                 os.makedirs(path, exist_ok=True)
             else:
@@ -223,7 +224,7 @@ class Disk:
         return lost, len(pending)
 
     def _hangs_on(self, path, safe):
-        """Returns whether every folder above this path exists, too."""
+        """Returns whether all folders above this path exist."""
         if path in self.roots:
             return True
         above = os.path.dirname(path)

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""A TCP proxy that makes a network bad, by seed: delay, jitter, a narrow link, stalls, half-open
-connections, resets, and torn writes.
+"""A TCP proxy that makes a network bad in ways that a seed determines: delay, jitter, a narrow
+link, stalls, half-open connections, resets, and torn writes.
 
   proxy.py --listen 127.0.0.1:0 --to 127.0.0.1:7000 [--seed 7] [--delay 5ms..200ms]
            [--rate 256KiB] [--split 1..100] [--stall 0.1%] [--stall-for 200ms..2s] [--reset 0.1%]
            [--half-open 5%] [--address-file FILE]
 
-Put it between any two tasks: its address becomes a task's --coordinator, or a server's --advertise.
-The random choices of each connection depend on the seed and on the connection's number, and are
-separate for each direction. The same seed therefore gives the same choices, as long as the bytes
-arrive in the same pieces. Within a connection bytes are never lost, changed or reordered, as TCP
-promises. A connection may be late, slow, silent or reset.
+Put it between any two tasks. Its address then becomes a task's --coordinator, or a server's
+--advertise. The random choices of each connection depend on the seed and on the connection's
+number, and are separate for each direction. The same seed therefore gives the same choices, as long
+as the bytes arrive in the same pieces. Within a connection, bytes are never lost, changed or
+reordered, as TCP promises. A connection may be late, slow, silent or reset.
 
 After SIGUSR1 nothing passes in either direction, and new connections wait. SIGUSR2 ends this. On
 SIGINT or SIGTERM the proxy prints a summary of what it did.
@@ -27,13 +27,13 @@ import sys
 import threading
 
 PIECE = 64 * 1024  # bytes that are read at once
-# At most so many pieces wait in one direction of a connection. Then the proxy stops reading.
+# At most this many pieces wait in one direction of a connection. Then the proxy stops reading.
 PIECES_MAX = 64
 
 
 class Rules:
-    """The faults of a connection. Ranges are (low, high), from which a value is drawn each time.
-    Shares are between 0 and 1."""
+    """The faults of a connection. A range is (low, high), from which a value is drawn each time. A
+    share is between 0 and 1."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Rules:
     ):
         self.delay = delay  # seconds by which a piece is delayed
         self.rate = rate  # bytes per second and direction; 0: no limit
-        self.split = split  # bytes of one write; None: the pieces are written as they were read
+        self.split = split  # range of bytes per write; None: pieces are written as they were read
         # This share of the pieces is followed by a stall: nothing passes in that direction for
         # `stall_for` seconds.
         self.stall = stall
         self.stall_for = stall_for
-        self.reset = reset  # share of the pieces that reset the connection instead
+        self.reset = reset  # share of the pieces at which the connection is reset instead
         # Share of the connections in which one direction becomes silent forever.
         self.half_open = half_open
 
@@ -64,7 +64,7 @@ class Connection:
         self.far_writer = None
 
     async def run(self):
-        # A connection that begins while nothing passes waits here. This is like a SYN that is sent
+        # While the gates are closed, a new connection waits here. This is like a SYN that is sent
         # again until it is answered.
         for gate in self.proxy.gates.values():
             await gate.wait()
@@ -144,8 +144,8 @@ class Connection:
                 return
             at = 0
             while at < len(data):
-                # The rules are read for each piece, so that a change of them holds for present
-                # connections and for bytes that are already delayed, too.
+                # The rules are read for each piece. A change of the rules therefore also holds for
+                # present connections and for bytes that are already delayed.
                 rules = self.proxy.rules
                 size = min(draw.randint(*rules.split) if rules.split else len(data), len(data) - at)
                 if draw.random() < rules.reset:
@@ -177,8 +177,8 @@ class Connection:
 
 
 class Proxy:
-    """The proxy, on a separate thread. `to` and `rules` may be changed at any time; a new `to`
-    holds for new connections."""
+    """The proxy, on a separate thread. `to` and `rules` may be changed at any time. A new `to` is
+    used for new connections only."""
 
     def __init__(self, to="", rules=None, seed=1, listen="127.0.0.1:0"):
         self.to, self.rules, self.seed, self.listen = to, rules or Rules(), seed, listen
@@ -216,8 +216,8 @@ class Proxy:
         self.stop()
 
     def cut(self, *directions):
-        """Nothing passes in these directions until heal(). "up" is the direction to the server, and
-        "down" is the direction from it. Without arguments both directions are blocked."""
+        """Blocks these directions until heal(). "up" is the direction to the server, and "down" is
+        the direction from the server. Without arguments both directions are blocked."""
         self._in_loop(self._gate(directions or ("up", "down"), False))
 
     def heal(self):
@@ -226,8 +226,8 @@ class Proxy:
 
     def silence(self, direction):
         """Imitates a machine that disappeared without closing its connections: the present
-        connections never carry a byte in this direction again, but new ones do. Returns the number
-        of present connections."""
+        connections never again carry a byte in this direction, but new connections do. Returns the
+        number of present connections."""
         return self._in_loop(self._silence(direction))
 
     def reset_all(self):
@@ -294,7 +294,7 @@ class Proxy:
 
 
 def span(one):
-    """Parses `5ms..200ms` or `5ms..0.2s` into its two ends. `5ms` is both ends."""
+    """Parses `5ms..200ms` or `5ms..0.2s` into its two ends. For `5ms`, both ends are 5 ms."""
 
     def read(text):
         ends = re.split(r"\.\.\.?|…", text)

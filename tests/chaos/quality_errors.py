@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Shows that the bounds of `acceptance.py --quality` catch errors. It puts one error of each kind
-into a copy of the sources, builds the daemons, trains the example that must notice the error, and
-expects the example to miss its bound.
+"""Shows that the bounds of `acceptance.py --quality` catch errors. For each kind of error, it puts
+one error into a copy of the sources, builds the daemons, and trains the example that must notice
+the error. The example must miss its bound.
 
   quality_errors.py --data data [--work build/quality-errors] [names …]
 
@@ -64,7 +64,7 @@ def write(path, text):
 
 def copy_sources(to):
     """Copies the files of the checkout. A file is written only if it differs from the copy, so that
-    little is rebuilt."""
+    little must be built again."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -101,7 +101,7 @@ def build(sources):
 
 
 def reaches_its_line(sources, data, example):
-    """Returns True or False, or None when the example was skipped."""
+    """Returns whether the example reached its bound, or None when it was skipped."""
     command = [sys.executable, os.path.join(ROOT, "tests", "chaos", "acceptance.py"), "--quality"]
     command += ["--bin", os.path.join(sources, "build", "release", "bin"), "--data", data, example]
     ended = subprocess.run(command, capture_output=True, text=True)

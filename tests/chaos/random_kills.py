@@ -21,8 +21,8 @@ def worker_steps(job):
 
 def random_kills(c, r, kills, seconds=0, first=(), **shape):
     """Kills and starts random tasks in the middle of jobs, at least `kills` times and for at least
-    `seconds`. The first victims are `first`. Each job must be exact, and no other task may
-    restart."""
+    `seconds`. The first tasks to be killed are `first`. Each job must be exact, and no other task
+    may restart."""
     begin, done = time.monotonic(), 0
     killed = {"worker": 0, "ps_server": 0, "coordinator": 0}
     recovery = {"worker": [], "ps_server": [], "coordinator": []}
@@ -48,8 +48,8 @@ def random_kills(c, r, kills, seconds=0, first=(), **shape):
             victim = r.choice(c.workers + c.servers + [c.coordinator])
             if done < len(first):
                 victim = first[done]
-            # Reads the state of the job a random number of times before the kill, so that kills
-            # come at any moment of the job, but not after its end.
+            # Reads the state of the job a random number of times before the kill. The kills
+            # therefore come at any moment of the job, but not after its end.
             for _ in range(r.randint(0, 12)):
                 job.progress()
             status = job.show()
@@ -65,7 +65,7 @@ def random_kills(c, r, kills, seconds=0, first=(), **shape):
                 # Measures the time from the kill to the next step of any worker. Two of three kills
                 # do not wait for that step.
                 steps = worker_steps(job)
-                if steps == ENDED:  # the job had ended at the moment of the kill
+                if steps == ENDED:  # the job had already ended when the task was killed
                     break
                 wait_for(
                     "a step to end after %s was killed" % victim.name,

@@ -1,4 +1,4 @@
-"""Reads checkpoints for the scenarios, through `psctl checkpoint`, and compares them with the plan
+"""Reads checkpoints for the scenarios through `psctl checkpoint`, and compares them with the plan
 of a counting job.
 
 The order of samples in a plan (common/plan, common/random) is implemented here a second time, so
@@ -21,7 +21,7 @@ from tables import Expected
 
 
 def philox(key, low, high):
-    """Returns the first word of Philox 4x32-10 for arrays of counters."""
+    """Returns the first output word of Philox 4x32-10 for each counter of an array."""
     import numpy
 
     word = numpy.uint64(0xFFFFFFFF)
@@ -70,7 +70,7 @@ def permutation(n, key):
 
 
 def members(text):
-    """Returns the numbers of a text like "0-4,7" as a list."""
+    """Parses a text like "0-4,7", and returns all the numbers that it names as a list."""
     found = []
     for part in text.split(",") if text else []:
         first, _, last = part.partition("-")
@@ -146,8 +146,9 @@ def verified(cluster, path):
 
 
 def check_agrees(job, said):
-    """Checks that ledger, values, optimizer state and counters of each shard file of a manifest
-    agree: exactly the updates that the ledger of the file records were applied, each once.
+    """Checks for each shard file of a manifest that its ledger, values, optimizer state and
+    counters agree. They must show that exactly the updates in the file's ledger were applied, each
+    once.
 
     Returns how many updates of unfinished closures the manifest contains.
     """
@@ -216,7 +217,7 @@ def check_agrees(job, said):
 
 
 def exported(cluster, path, name="exported"):
-    """Returns the arrays of `psctl checkpoint export`."""
+    """Returns the arrays that `psctl checkpoint export` writes."""
     import numpy
 
     to = os.path.join(cluster.folder, name + ".npz")
@@ -228,7 +229,7 @@ def exported(cluster, path, name="exported"):
 
 
 def flip(path, r, begin=0, end=None):
-    """Flips one bit in the bytes [begin, end)."""
+    """Flips a random bit of the bytes [begin, end) of a file."""
     at = r.randrange(begin, os.path.getsize(path) if end is None else end)
     with open(path, "r+b") as f:
         f.seek(at)
@@ -239,7 +240,8 @@ def flip(path, r, begin=0, end=None):
 
 
 def block_starts(path):
-    """Returns the offsets of a shard file's blocks (FORMAT.md), and the end of each payload."""
+    """Returns the offset of each block of a shard file (FORMAT.md), and the offset at which the
+    payload of each block ends."""
     with open(path, "rb") as f:
         data = f.read()
     at = 64 + (int.from_bytes(data[16:20], "little") + 31) // 32 * 32
@@ -256,7 +258,7 @@ def block_starts(path):
 
 def wait_saved(job, count=2, closures=1):
     """Waits until the job has `count` manifests, and until each shard of the newest manifest has at
-    least `closures` closures that are done. Returns False if the job ended before."""
+    least `closures` finished closures. Returns False if the job ended before."""
 
     def there():
         status = job.show()
@@ -266,7 +268,7 @@ def wait_saved(job, count=2, closures=1):
         if saved is None or saved["manifests"] < count:
             return None
         code, said, _ = tool(job.cluster, "describe", saved["path"])
-        if code != 0:  # the manifest was deleted meanwhile, or there is a newer one
+        if code != 0:  # the manifest was deleted after it was listed
             return None
         return (
             "saved"
@@ -284,8 +286,8 @@ def wait_saved(job, count=2, closures=1):
 
 
 def rollbacks(job):
-    """Parses the job's rollback events. For each, returns how many shards went back to a snapshot,
-    how many went back to the seed, and how many closures are run again."""
+    """Parses the job's rollback events. For each event, returns how many shards went back to a
+    snapshot, how many went back to their initial values, and how many closures are run again."""
     found = []
     for text in events(job, "rollback"):
         number = [
@@ -302,8 +304,8 @@ def rollbacks(job):
 
 
 def check_restored(job, result, at_least=1):
-    """All lost shards must have come back from snapshots, fewer closures than all must have been
-    run again, and result.json must say so."""
+    """All lost shards must have come back from snapshots. The number of closures that were run
+    again must be smaller than that of all closures, and result.json must state it."""
     found = rollbacks(job)
     if len(found) < at_least or sum(snapshots for snapshots, _, _ in found) == 0:
         raise Failure(

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The fault scenarios on real daemons. Each one kills, stops or confuses a process and then demands
-exact counts.
+"""The fault scenarios on real daemons. Each scenario kills, stops or confuses a process and then
+requires exact counts of the updates.
 
   scenarios.py --bin build/release/bin [--seed S] [--chain CHAIN] [--long] [names …]
 
@@ -8,10 +8,10 @@ CHAIN is workers, poison, servers, checkpoints, network, proxy, coordinator, pow
 functions, jobs, loops, machines or checker.
 
 The scenarios of a chain run one after another on one cluster of two workers and two servers.
-`--long` runs each scenario in four forms: on 1+1 and on 2+2, on a fresh cluster and in the chain,
-with the daemons' default times. The seed is printed; with the same seed the choices are repeated.
-The environment variables SEED and KILLS give the seed and the number of kills of R1, of all its
-forms together (`make chaos SEED=7 KILLS=1000`).
+`--long` runs each scenario in four forms: on 1+1 and on 2+2 (workers + servers), each on a fresh
+cluster and in the chain, with the daemons' default times. The seed is printed; the same seed
+repeats the choices. The environment variable SEED sets the seed. The environment variable KILLS
+sets the number of kills of scenario R1, in all its forms together (`make chaos SEED=7 KILLS=1000`).
 """
 import argparse
 import contextlib
@@ -148,8 +148,8 @@ def w6(c, r):
     )
     done, since = job.progress(), time.monotonic()
     job.wait_steps(min(done + 1, job.steps))
-    # The other workers end a step in milliseconds. The bound is longer, because the machine may
-    # have other work, too.
+    # The other workers end a step in milliseconds. The bound is much longer, because the machine
+    # may also have other work.
     if time.monotonic() - since > c.lease_seconds + 10 + c.pauses.longest:
         raise Failure("the others waited %.1f s for the dead one" % (time.monotonic() - since))
     job.finish()
@@ -167,8 +167,8 @@ def w7(c, r):
     others_or_restart(c, victim)
     result = job.finish()
     names_death(result, victim)
-    # The describe closure also opens the data, so the worker may have died in it. Only if the job
-    # was described before the death did the worker die in a training closure, which must then be
+    # The describe closure also opens the data, so the worker may have died in that closure. If the
+    # job was described before the death, the worker died in a training closure, which must then be
     # granted again.
     order = [
         e["text"] for e in job.show()["events"] if e["kind"] == "death" or "described:" in e["text"]
@@ -182,7 +182,7 @@ def w7(c, r):
 @scenario("poison", "W9", "a closure that kills each of its workers at one step")
 def w9(c, r):
     # Only one worker runs at a time, so that the next process of the worker gets the same closure
-    # first. A step is so long that it is reported before it ends.
+    # first. A step is long enough for the worker to report it before the step ends.
     victim, others = c.workers[0], c.workers[1:]
     for w in others:
         w.kill()
@@ -205,8 +205,8 @@ def w9(c, r):
             lives += 1
     status = job.wait_state("FAILED", "SUCCEEDED")
     cause = str(status["first_cause"])
-    # The worker dies before step `step` begins. The last report before a death names the step
-    # before, or `step` itself if the report was sent in the milliseconds between. A report of
+    # The worker dies before step `step` begins. The last report before a death names step - 1. It
+    # names `step` itself if the report was sent in the milliseconds before the death. A report of
     # `step` restarts the count of three deaths.
     where = ("step=%d " % (step - 1), "step=%d " % step)
     if (
@@ -233,7 +233,7 @@ def w9(c, r):
 def w8(c, r):
     bad, victim = c.workers[0], c.workers[-1]
     restart(bad, "worker.step=%d*user_error" % r.randint(2, 10))
-    # While the victim is dead, the worker with the error gets all the work that is left.
+    # While the victim is dead, the worker whose data has an error gets all the remaining work.
     for _ in range(3):
         c.wait_usable()
         job = c.submit(examples=1200, step_ms=3)
@@ -272,8 +272,8 @@ def w8(c, r):
 def w10(c, r):
     if len(c.workers) < 2:
         raise Skipped("it needs two workers")
-    # The victim must not back off after short lives: it would hold no work that could be granted
-    # again.
+    # The victim must not be in a backoff after short lives. If it were, it would hold no work that
+    # could be granted again.
     c.wait_usable()
     victim = r.choice(c.workers)
     pid = victim.pid
@@ -292,7 +292,7 @@ def w10(c, r):
         victim.stop()
         try:
             # The pause is longer than the worker's lease. A worker that is only suspected keeps its
-            # work, and might return before any closure is granted again.
+            # work, and might return before any of its closures is granted again.
             wait_for(
                 "the closures of the stopped worker to be granted again",
                 lambda: events(job, "requeue", victim.name) or job.ended(),
@@ -337,8 +337,8 @@ def w11(c, r):
 
 
 def steps_per_second(c, job, steps, wanted):
-    """Returns the highest rate over a stretch of `steps` steps, by the workers' own counters. It
-    measures until the rate reaches `wanted` or the job ends."""
+    """Returns the highest rate over a stretch of `steps` steps, according to the workers' own
+    counters. It measures until the rate reaches `wanted` or the job ends."""
     trainers = Trainers(c)
     best = 0.0
     while True:
@@ -357,8 +357,9 @@ def steps_per_second(c, job, steps, wanted):
 def w12(c, r):
     long = c.scale > 1.5
     # A step waits 20 ms. One worker therefore does 50 steps per second and four workers do 200, on
-    # a fast or slow machine. On a busy machine the workers may be slower for a while. In this case
-    # the measurement is repeated, in another job if this job has ended.
+    # a fast machine and on a slow one. On a busy machine the workers may be slower for a while. In
+    # this case the measurement is repeated. If the job has ended by then, it is repeated in another
+    # job.
     for _ in range(4):
         for w in c.workers[1:]:
             w.terminate()
@@ -436,8 +437,8 @@ def w13(c, r):
     # If the victim is the only worker, it is restarted at once and is never declared gone.
     if len(c.workers) > 1 and not events(job, "state", "%s left" % victim.name):
         raise Failure("the job does not say that %s left" % victim.name)
-    # The worker itself handed back its work, so no lease may have ended, and no death may be
-    # counted.
+    # The worker itself has handed back its work. Therefore no lease may have ended, and no death
+    # may be counted.
     if any(victim.name in str(d) for d in result["deaths"]) or events(job, "requeue", victim.name):
         raise Failure(
             "a notice was taken for a death: deaths %s, requeued %s"
@@ -480,8 +481,8 @@ def w15(c, r):
 )
 def w16(c, r):
     first, last = c.workers[0], c.workers[-1]
-    # The worker that evaluates after the last closure, before the final result, must be killed. It
-    # is not promised which worker that is.
+    # The worker that evaluates after the last closure, before the final result, must be killed.
+    # Which worker that is is not fixed, so several attempts may be needed.
     for _ in range(6):
         restart(first, "worker.open_data=1*kill")
         if last is not first:
@@ -553,7 +554,7 @@ def x1(c, r):
     opening = r.random() < 0.5
     try:
         for _ in range(4):
-            if opening:  # its compute thread is busy longer than it holds the work
+            if opening:  # opening the data takes longer than the step timeout
                 restart(victim, "worker.open_data=1*delay(%d)" % int(1500 * c.scale))
             else:
                 restart(victim, "worker.step=%d*delay(600000)" % r.randint(2, 15))
@@ -573,7 +574,7 @@ def x1(c, r):
             result = job.finish()
             if stalls and returned:
                 break
-            # The victim got no work, because the other workers had all of it meanwhile.
+            # The victim got no work, because the other workers had taken all of it.
         else:
             raise Failure(
                 "four times %s did not stand still, or did not come back: %s"
@@ -611,7 +612,7 @@ def victim_steps(job, victim):
 def s6(c, r):
     server = r.choice(c.servers)
     pid = server.pid
-    for step_ms in (5, 20, 80):  # The next job is longer if one ends before everything is sent.
+    for step_ms in (5, 20, 80):  # After a job that ended too early, a longer one follows.
         job = c.submit(examples=2400, step_ms=int(step_ms * c.scale))
         job.wait_steps(5)
         sent = send_wrong_bytes(c, r, job, server)
@@ -627,7 +628,8 @@ def s6(c, r):
 def send_wrong_bytes(c, r, job, server):
     """Returns False if the job ended before everything was sent."""
     host, port = server.address.rsplit(":", 1)
-    # The payloads are bytes that are not HTTP/2, a torn preface, and noise behind a good preface.
+    # The payloads are bytes that are not HTTP/2, an incomplete HTTP/2 preface, and random bytes
+    # after a good preface.
     for payload in (
         b"GET / HTTP/1.0\r\n\r\n",
         b"PRI * HTT",
@@ -644,8 +646,8 @@ def send_wrong_bytes(c, r, job, server):
             except OSError:  # The server may close the connection first.
                 pass
     # Sends well-formed but wrong messages over a real stream, first while the workers push, and
-    # then while the workers are stopped. In the second case no bit of the shards may differ
-    # afterwards.
+    # then while the workers are stopped. In the second case every bit of the shards must be the
+    # same afterwards.
     if not wrong_pushes(c, r, job):
         return False
     for w in c.workers:
@@ -658,7 +660,7 @@ def send_wrong_bytes(c, r, job, server):
 
 
 def wrong_pushes(c, r, job, *flags):
-    """Returns False if the job ended meanwhile."""
+    """Returns False if the job ended before everything was sent."""
     command = [
         os.path.join(c.bin, "evergrad-wrong-pushes"),
         "--coordinator",
@@ -674,7 +676,7 @@ def wrong_pushes(c, r, job, *flags):
         command + list(flags), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
     )
     if job.show()["state"] != "RUNNING":
-        return False  # The shards were dropped, so other answers came.
+        return False  # The servers had dropped the ended job's shards.
     if done.returncode != 0:
         raise Failure(
             "wrong pushes: exit code %d\n%s%s" % (done.returncode, done.stdout, done.stderr)
@@ -753,10 +755,10 @@ import ten_machines  # noqa: E402
 
 @scenario("network", "N3", "disconnect a worker from the coordinator but not from the server")
 def n3(c, r):
-    # The worker is disconnected in the middle of a closure, and again at each of its next Hellos,
-    # until its lease has ended. Meanwhile it continues with the work that it holds. The failpoint
-    # counts messages from the start of the worker. It may therefore act before the job has begun,
-    # or between two closures.
+    # The worker is disconnected in the middle of a closure, and once more at each of its following
+    # Hellos, until its lease has ended. During this time it continues with the work that it holds.
+    # The failpoint counts messages from the start of the worker, so it may act before the job has
+    # begun, or between two closures.
     victim = c.workers[0]
     for _ in range(6):
         first = r.randint(6, 16)
@@ -770,7 +772,8 @@ def n3(c, r):
         job = c.submit(examples=1200, steps_per_closure=8, step_ms=int(10 * c.scale))
         result = job.finish()
         moved = events(job, "requeue", victim.name)
-        # If there is only one server, the attempts wait for it and are adopted.
+        # If the victim is the only worker, no other worker gets its closures. It returns and
+        # continues its own attempts, so no push is made twice.
         if moved and (len(c.workers) == 1 or result["duplicates_refused"]):
             break
     else:
@@ -803,7 +806,7 @@ def n4(c, r):
 @contextlib.contextmanager
 def bad_network(r, proxies, rules=None):
     """While the context is open, these proxies follow `rules`, with a seed that the scenario draws.
-    Afterwards they pass everything on."""
+    Afterwards they pass on everything unchanged."""
     for proxy in proxies:
         proxy.seed, proxy.rules = r.randrange(10**6), rules or Rules()
     try:
@@ -815,8 +818,8 @@ def bad_network(r, proxies, rules=None):
 
 
 def settled(c):
-    """Waits until the effects of the last reset are over on both sides: in one whole job no task
-    may be disconnected."""
+    """Waits until the effects of the last reset are over on both sides, that is, until no task is
+    disconnected during one whole job."""
     for _ in range(6):
         c.wait_tasks()
         job = c.submit(examples=50)
@@ -842,7 +845,8 @@ def all_lived(c, pids, result):
 )
 def n1(c, r):
     # In the long form the network is down until the tasks close their connections. In the short
-    # form it is down longer than the deadline of a call, so that all sections are sent again.
+    # form it is down for longer than the deadline of a call, so that the worker must send all
+    # sections of the call again.
     cut_for = 6.0 if c.scale > 1.5 else 1.3
     c.wait_usable()
     pids = c.pids()
@@ -897,7 +901,7 @@ def n2(c, r):
         "       %s: longest pause of training %.2f s, %d duplicates refused"
         % (direction, pause, result["duplicates_refused"])
     )
-    # A keepalive ping is sent every 1 s, and its answer may take 1.5 s. Then a new connection is
+    # A keepalive ping is sent every 1 s. If its answer takes more than 1.5 s, a new connection is
     # made.
     if pause > 6 + c.pauses.longest:
         raise Failure("the silence was noticed after %.1f s" % pause)
@@ -912,8 +916,8 @@ def x3(c, r):
     for _ in range(5):
         c.wait_usable()
         pids = c.pids()
-        # After the reset of a session a task dials again, and after the reset of a data stream a
-        # call fails. Both happen often, and the job must still end.
+        # A task whose session is reset dials again, and a call whose data stream is reset fails.
+        # Both happen often here, and the job must still end.
         sessions, data = Rules(delay=(0.0, 0.004), split=(1, 500), reset=0.012), Rules(
             delay=(0.0, 0.002), split=(1, 3000), reset=0.006
         )
@@ -974,8 +978,8 @@ def x5(c, r):
                 examples=1200,
                 step_ms=3,
             )
-            # When the lease ends, the worker's closures are granted to others. Meanwhile the worker
-            # continues with the work that it holds, which may be all remaining work.
+            # When the lease ends, the worker's closures are granted to other workers. Meanwhile the
+            # worker continues with the work that it holds, which may be all the work that is left.
             wait_for(
                 "the cut worker to be gone",
                 lambda: any(t["pid"] == victim.pid and t["state"] == "gone" for t in c.tasks())
@@ -1000,7 +1004,7 @@ def nothing_left(c):
             with socket.create_connection((host.strip("[]"), int(port)), timeout=2) as s:
                 if (
                     s.getsockname() == s.getpeername()
-                ):  # The loopback socket has connected to itself, so no process listens.
+                ):  # This socket has connected to itself, so no process listens.
                     continue
         except OSError:
             continue
@@ -1065,7 +1069,8 @@ def r1(c, r):
 
 
 class Trainers:
-    """Watches the workers' own counters of steps, which rise without any coordinator."""
+    """Samples the workers' own counters of steps. These counters rise even without a
+    coordinator."""
 
     def __init__(self, cluster):
         living = {d.pid for d in cluster.daemons() if d.role == "worker" and d.alive()}
@@ -1102,8 +1107,8 @@ class Trainers:
         self.thread.join()
 
     def longest_pause(self, begin, end):
-        """Returns the longest time without a step between two moments, in seconds, from the
-        samples."""
+        """Returns the longest time without a step between the moments `begin` and `end`, in
+        seconds, according to the samples."""
         longest, since, last = 0.0, begin, None
         for at, steps in self.samples:
             if at < begin or at > end:
@@ -1142,7 +1147,7 @@ def c1(c, r):
             raise Failure("somebody died: %s" % result["deaths"])
         if left:
             break
-        # All closures had been granted before the kill, so the new process had nothing to dispatch.
+        # All closures had been granted before the kill, so the new process had none to dispatch.
     else:
         raise Failure("five jobs had nothing left to dispatch when the coordinator died")
     # If the machine itself paused this process, the bound is extended by that pause.
@@ -1150,8 +1155,8 @@ def c1(c, r):
         raise Failure(
             "from start to dispatch: want < %.1f s got %.2f" % (3 * c.scale, dispatched - begun)
         )
-    # Only the time up to the dispatch counts: after it, the job may be near its end, where little
-    # is left to train.
+    # Only the time up to the dispatch counts. After the dispatch the job may be near its end, when
+    # few steps are left.
     pause = trainers.longest_pause(killed, min(dispatched + 0.2, ended))
     if pause >= 1 + c.pauses.longest and "EVERGRAD_TIME_SCALE" not in os.environ:
         raise Failure("training stood still for %.2f s while the coordinator was down" % pause)
@@ -1189,8 +1194,9 @@ def c2(c, r):
 
 
 def written_bytes(wal):
-    """Returns the length of the valid part of SQLite's write-ahead log. Behind its last valid frame
-    there may be frames from before the log was last restarted, which have other salts."""
+    """Returns the length of the valid part of SQLite's write-ahead log. Behind the last valid frame
+    there may be frames that are older than the last restart of the log. Their salts differ from
+    those in the header."""
     with open(wal, "rb") as f:
         salts, frames = f.read(32)[16:24], 0
         while True:
@@ -1203,8 +1209,9 @@ def written_bytes(wal):
 @scenario("coordinator", "C3", "remove the last bytes of the coordinator's journal")
 def c3(c, r):
     before = c.pids()
-    # The job is long, so that it does not end before the kill. (If a coordinator dies before it has
-    # logged the end of a job, only a query by psctl shows that end.)
+    # The job is long, so that it does not end before the kill. (If a coordinator dies after the end
+    # of a job and before it has logged the end, only a query by psctl shows that the job has
+    # ended.)
     job = c.submit(examples=2400, epochs=1, step_ms=3)
     job.wait_steps(r.randint(20, 80))
     c.coordinator.kill()
@@ -1224,8 +1231,9 @@ def c3(c, r):
 @scenario("coordinator", "C4", "a full disk under the journal")
 def c4(c, r):
     before = c.pids()
-    # A real full disk is a small separate file system, which needs rights that not every machine
-    # gives. Without these rights a failpoint makes the journal fail as if the disk were full.
+    # A disk that is really full is imitated with a small separate file system. This needs rights
+    # that not every machine gives. Without these rights a failpoint makes the journal fail as if
+    # the disk were full.
     state = os.path.join(c.folder, "state")
     address = c.coordinator.address
     job = c.submit(examples=5000, epochs=1, step_ms=3)
@@ -1343,8 +1351,8 @@ def c7(c, r):
     c.coordinator.resume()
     result = job.finish()
     only_these_died(before, c)
-    # At the end of the plan an idle worker may get closures that another worker holds and has not
-    # begun. This makes more attempts than closures, but no push is applied twice.
+    # At the end of the plan, an idle worker may get closures that another worker holds but has not
+    # begun. There are then more attempts than closures, but no push is applied twice.
     moved = events(job, "requeue") + events(job, "rollback")
     if result["deaths"] or result["duplicates_refused"] or moved:
         raise Failure(
@@ -1385,7 +1393,7 @@ def c8(c, r):
             job.wait_steps(10)
             jumps = 0
             # The clock jumps away from the true time in one direction, and then back to it. The
-            # second jump is thus a jump in the other direction.
+            # second jump is therefore a jump in the other direction.
             for jumping, way in zip(hosts, (first, -first, first)):
                 for seconds in (way, 0):
                     manifests, steps = job.show()["checkpoint"]["manifests"], job.progress()
@@ -1445,7 +1453,7 @@ def c8(c, r):
         for d in everybody:
             c.clocks.set(d.name, 0)
     finally:
-        c.clocks = None  # processes that are started from now on have the machine's clock
+        c.clocks = None  # processes that start from now on have the machine's clock
 
 
 @scenario("coordinator", "C9", "end a server's session around its Assigns, and the coordinator too")
@@ -1514,7 +1522,7 @@ def checker(c, r):
     raise Failure("the ledger was off, pushes were duplicated, and the check saw nothing")
 
 
-import tabled  # noqa: E402,F401  (last: it has those of all others)
+import tabled  # noqa: E402,F401  (last, because it repeats scenarios of the other files)
 
 
 # ------------------------------------------------------------------ running
@@ -1612,7 +1620,8 @@ def main():
                 if group[0] in CHAINS["functions"]
                 else "evergrad-worker",
             ).up()
-            # Each scenario runs in `forms` forms. KILLS is the number for all of them together.
+            # Each scenario runs in `forms` forms. KILLS is the number of kills in all of them
+            # together.
             c.forms = 4 if a.long else 1
             return c
 
@@ -1633,7 +1642,7 @@ def main():
                 with cluster(servers, workers, group) as c:
                     for n in group:
                         run(n, c, form)
-        # These scenarios have one form, because the number of machines is a part of them.
+        # These scenarios have only one form, because their number of machines is fixed.
         for n in on_machines:
             try:
                 with ten_machines.cluster(a.bin, a.seed, scale, a.long, a.keep) as c:

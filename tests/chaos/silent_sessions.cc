@@ -1,4 +1,4 @@
-// Opens sessions with a coordinator that say Hello and nothing else. Scenario W19 runs it.
+// Opens sessions with a coordinator that send a Hello and nothing else. Scenario W19 runs it.
 //
 //   evergrad-silent-sessions --coordinator ADDR [--sessions 150] [--name f] [--life MS]
 //

@@ -55,7 +55,7 @@ def only_these_died(before, cluster, *dead):
 
 
 def events(job, kind, words=""):
-    """Returns the job's events of one kind, oldest first."""
+    """Returns the job's events of one kind whose text contains `words`, oldest first."""
     return [
         e["text"] for e in job.show().get("events", []) if e["kind"] == kind and words in e["text"]
     ]
@@ -72,15 +72,16 @@ def names_death(result, victim):
 
 
 def until_killed(cluster, victim, **shape):
-    """Submits jobs until the failpoint of `victim` has killed it, and returns the job that ran at
-    that time."""
+    """Submits jobs until the failpoint of `victim` has killed it. Returns the job that was running
+    when it died."""
     return cluster.submit_until(
         "the failpoint to kill %s" % victim.name, lambda: not victim.alive(), **shape
     )
 
 
 def others_or_restart(cluster, victim):
-    """If the victim is the only worker, starts it again, because no other can do the work."""
+    """If the victim is the only worker, starts it again, because otherwise no worker could do the
+    work."""
     if len(cluster.workers) == 1:
         victim.start()
 

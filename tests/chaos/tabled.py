@@ -1,10 +1,10 @@
 """Scenarios in which the counting jobs also have embedding tables. Most are scenarios of the other
-files with other settings, and one is the canary of the check of tables. They are registered with
-the others of scenarios.py.
+files with other settings. One is the canary that shows that the check of tables finds a fault.
+scenarios.py registers them with the others.
 
 The ids that a step pushes are a function of (closure, step, table). Some ids appear twice in a
-push, and in many pushes, so the final contents of each row are known exactly. A step touches few
-of the slots.
+push, and in many pushes, so the final contents of each row are known exactly. A step touches few of
+the slots (a slot is the i-th partitions of all tables, which form one shard).
 """
 from cluster import Failure, wait_for
 from saved import check_agrees, verified
@@ -36,8 +36,8 @@ for name in ("W2", "W3", "W15", "S6", "S9", "N4"):
     "waits by its setting",
 )
 def s10(c, r):
-    # The last table of a slot has memory for some rows only. A push that would create one row too
-    # many must be refused as a whole, although the tables before the last one have enough memory.
+    # The last table of a slot has memory for some rows only. A push that would create too many rows
+    # there must be refused as a whole, although the tables before the last one have enough memory.
     limited = dict(
         SHAPE,
         table_bytes_max=16 * 48 * r.randint(6, 9),

@@ -1,6 +1,6 @@
-"""Computes the contents that a counting job's embedding tables must have. The input is the set of
-updates that a state contains. The rules of common/plan/counting_rows.h, common/sharding/slots.h and
-the digests of ps_server/storage are implemented here a second time."""
+"""Computes the contents that a counting job's embedding tables must have after a given set of
+updates. The rules of common/plan/counting_rows.h, common/sharding/slots.h and the digests of
+ps_server/storage are implemented here a second time."""
 import struct
 
 from cluster import MASK, mix
@@ -28,8 +28,8 @@ def dimension_of(table):
 
 
 def pushed(closure, update, table, table_ids):
-    """Returns (id, value of its element 0) for each row that this update pushes to the table.
-    Element e has the value of element 0 plus e."""
+    """Returns (id, value of element 0) for each row that this update pushes to the table. Element e
+    of a row has the value of element 0 plus e."""
     key = mix((4096 * closure + update) & MASK, table)
     rows = []
     for i in range(key % 8):
@@ -49,8 +49,8 @@ def bits(value):
 
 
 class Expected:
-    """The rows that these updates leave in each table, or only those in `slot` if it is given, and
-    how many of the updates touch each slot."""
+    """Computes the rows that these updates leave in each table, and how many of the updates touch
+    each slot. If `slot` is given, only the rows of that slot are computed."""
 
     def __init__(self, job, updates, slot=None):
         self.rows = [{} for _ in range(job.tables)]  # id -> [sum of element 0, number of pushes]
@@ -72,8 +72,8 @@ class Expected:
                 self.touched[at] += 1
 
     def digests(self, table):
-        """Returns two digests of the rows that are expected in this table: that of their values,
-        and that of their numbers, stamps and counts."""
+        """Returns two digests of the rows that are expected in this table: one of the values of the
+        rows, and one of the numbers, stamps and counts of the rows."""
         values = numbers = 0
         dimension = dimension_of(table)
         for row, (total, times) in self.rows[table].items():

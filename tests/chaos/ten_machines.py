@@ -1,5 +1,5 @@
 """The scenario of a cluster of ten machines (machine_cluster.py), whose addresses change with each
-kill. It is registered with the others of scenarios.py."""
+kill. scenarios.py registers it with the others."""
 from machine_cluster import MachineCluster
 from random_kills import random_kills
 from stage import scenario
@@ -21,9 +21,10 @@ def cluster(bin_folder, seed, scale, long, keep):
     "a new machine with another address after each (long form: 5 minutes)",
 )
 def ten_machines(c, r):
-    first = [r.choice(c.workers), r.choice(c.servers), c.coordinator]  # each role at least once
+    first = [r.choice(c.workers), r.choice(c.servers), c.coordinator]  # one of each role
     r.shuffle(first)
-    # The examples are as many as six workers need for a job as long as in R1.
+    # With this many examples, a job lasts as long on six workers as the jobs of scenario R1 on
+    # theirs.
     random_kills(c, r, KILLS, LONG_SECONDS if c.long else 0, first, examples=4500)
     c.wait_tasks()
     c.check_addresses()

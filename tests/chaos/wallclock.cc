@@ -1,14 +1,15 @@
-// Simulates a host whose wall clock jumps, for scenario C8. It is preloaded into a daemon
+// Simulates a host whose wall clock jumps, for scenario C8. The library is preloaded into a daemon
 // (LD_PRELOAD), which does not know of it.
 //
 // EVERGRAD_WALL_CLOCK names a file with one int64 (little endian): the number of nanoseconds by
-// which this host's CLOCK_REALTIME is ahead. The file is mapped, so a write to it is a jump. All
-// other clocks are the kernel's, as when a person sets the time of a machine.
+// which this host's CLOCK_REALTIME is ahead of the kernel's. The file is mapped, so a write to it
+// makes the clock jump. All other clocks are the kernel's, as when a person sets the time of a
+// machine.
 //
-// A wait until a time of that clock (pthread_cond_timedwait, pthread_cond_clockwait, sem_timedwait,
-// and futex with FUTEX_CLOCK_REALTIME, as Abseil uses it) ends when this host's clock reaches the
-// time. A jump ahead ends it at once, and a jump back prolongs it. Therefore the wait is divided
-// into short waits.
+// Some calls wait until a time of the wall clock (pthread_cond_timedwait, pthread_cond_clockwait,
+// sem_timedwait, and futex with FUTEX_CLOCK_REALTIME, as Abseil uses it). Such a wait must end when
+// this host's clock reaches the time. A jump ahead ends it at once, and a jump back prolongs it.
+// Therefore the library divides it into short waits, and reads the clock after each.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -65,8 +66,8 @@ timespec Spec(std::int64_t ns) {
   return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
 }
 
-// `wait(until)` must wait until `until`, a time of the kernel's monotonic clock, and return a
-// status. Sliced returns this status, or `timed_out` once this host's clock has reached `deadline`.
+// `wait(until)` must wait until the kernel's monotonic clock reaches `until`, and return a status.
+// Sliced returns this status, or `timed_out` once this host's clock has reached `deadline`.
 template <typename Wait>
 int Sliced(std::int64_t deadline, int timed_out, Wait wait) {
   for (;;) {
@@ -114,7 +115,7 @@ int pthread_cond_clockwait(pthread_cond_t* cond, pthread_mutex_t* mutex, clockid
 int pthread_cond_timedwait(pthread_cond_t* cond, pthread_mutex_t* mutex, const timespec* deadline) {
   static auto* const real =
       Real<int(pthread_cond_t*, pthread_mutex_t*, const timespec*)>("pthread_cond_timedwait");
-  // The condition variable says in an attribute which clock it uses. glibc keeps the attribute in
+  // An attribute of the condition variable says which clock it uses. glibc keeps the attribute in
   // this bit (nptl/pthread_cond_common.c).
   if ((cond->__data.__wrefs & 2) != 0) return real(cond, mutex, deadline);
   return pthread_cond_clockwait(cond, mutex, CLOCK_REALTIME, deadline);

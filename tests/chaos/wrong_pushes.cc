@@ -1,13 +1,13 @@
-// Tests FAULTS S6 on a real cluster: every error that a push can have, over a real gRPC stream,
-// while a job runs. The job is a counting job; if it has tables, it has at least two.
+// Scenario S6 of the faults, on a real cluster: makes every error that a push can have, over a real
+// gRPC stream, while a job runs. The job is a counting job. If it has tables, it has at least two.
 //
 //   evergrad-wrong-pushes --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--quiet]
 //
-// Each case must get the right typed answer. With --quiet (no worker trains meanwhile) every shard
-// must have the same digests of values and optimizer state, lsn, vlsn, counters and ledger sizes
-// before and after. The program prints one line per case; exit code 0 means that all answers were
-// right. It registers as a worker and keeps its grants while it runs. A malformed push is therefore
-// refused for its form and not for a missing grant.
+// Each case must get the right typed answer. With --quiet no worker trains meanwhile. Then every
+// shard must have the same digests of values and optimizer state, lsn, vlsn, counters and ledger
+// sizes before and after. The program prints one line per case; exit code 0 means that all answers
+// were right. It registers as a worker and keeps its grants while it runs. A malformed push is
+// therefore refused for its form and not for a missing grant.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -61,7 +61,7 @@ void Say(bool good, const std::string& name, const std::string& got) {
   failures += good ? 0 : 1;
 }
 
-// Returns the shards in order, or nullopt if a shard has not answered.
+// Returns the shards in the order of their numbers, or nullopt if a shard has not answered.
 std::optional<std::vector<Held>> Shards(Cluster& cluster) {
   v1::ListVariablesRequest request;
   request.set_job(cluster.job);
@@ -89,8 +89,8 @@ std::string Text(std::vector<Held> shards) {
   return text;
 }
 
-// Returns the shards once nothing has changed for three intervals of the coordinator's Closes (100
-// ms each), so that everything in flight has arrived.
+// Waits until no shard has changed for three intervals of the coordinator's Closes (100 ms each),
+// so that everything in flight has arrived. Then returns the shards.
 std::optional<std::vector<Held>> SettledShards(Cluster& cluster) {
   constexpr milliseconds kRest{300}, kGiveUp{10000};
   runtime::WaitableEvent never;
@@ -145,8 +145,8 @@ tensor::SharedBytes Bytes(std::vector<std::byte> bytes) {
   return {owned, std::span<const std::byte>(*owned)};
 }
 
-// Returns a valid push of ones to `held`, which each case spoils. The number of its update is above
-// those of the job, so that the push would be applied if it were not wrong.
+// Returns a valid push of ones to `held`. Each case puts one error into this push. The number of
+// its update is above those of the job, so that the push would be applied without the error.
 v1::RequestHeader Good(const Held& held, std::vector<tensor::SharedBytes>* payloads) {
   v1::RequestHeader header = proved;
   header.set_job_uid(held.state.job_uid());
@@ -309,8 +309,8 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
   Say(typed == 64, "attempt (0,0) over 64 closures", seen);
 }
 
-// Tests pushes to a slot of a counting job. The push has two rows of table 0 and table 1, whose
-// rows have 1 and 2 elements. Each case spoils it in one way.
+// Tests pushes to a slot of a counting job. The push has two rows each of table 0 and table 1,
+// whose rows have 1 and 2 elements. Each case puts one error into it.
 void Slots(Cluster& cluster, client::ParameterClient& client, const Held& slot) {
   struct Case {
     const char* words;
@@ -416,7 +416,7 @@ void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
   refused("nothing", {}, "");
 
   // The frame is larger than any that a server accepts. It must be refused when it is announced,
-  // before a byte of it is sent.
+  // before any byte of it is sent.
   transport::Frame huge;
   const tensor::SharedBytes piece = Bytes(std::vector<std::byte>(16 << 20));
   for (int i = 0; i < 80; ++i) huge.pieces.push_back(piece);

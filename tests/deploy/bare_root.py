@@ -2,9 +2,9 @@
 the files of packages that are installed on this machine, and of a dpkg database with these packages
 alone.
 
-It has what dpkg and a package's own scripts need, and the packages that a `Depends` field asks for,
-with their dependencies. Nothing else of this machine is in it, so a program that starts there needs
-no package that was not named.
+The system has what dpkg and a package's own scripts need, and the packages that a `Depends` field
+names, with their dependencies. Nothing else of this machine is in it. A program that starts there
+therefore needs no package that was not named.
 """
 import os
 import re
@@ -23,8 +23,8 @@ def run(*command, **more):
 
 
 def installed():
-    """Returns {package: (fields of its status, names of the packages that it depends on)} of this
-    machine."""
+    """Returns the packages of this machine, as {package: (fields of its status, names of the
+    packages that it depends on)}."""
     found, provided = {}, {}
     with open("/var/lib/dpkg/status") as f:
         for stanza in f.read().split("\n\n"):

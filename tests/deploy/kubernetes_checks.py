@@ -20,7 +20,7 @@ AWAY = [
     | {"tolerationSeconds": 10}
     for why in ("not-ready", "unreachable")
 ]
-CLOUDS = {  # cloud: labels of spot nodes, toleration, value of the flag, notice in seconds
+CLOUDS = {  # cloud: labels of spot nodes, toleration, value of the notice flag, seconds of notice
     "gke": {
         "labels": {
             "cloud.google.com/gke-spot": "true",
@@ -136,8 +136,8 @@ def pod_labels(template):
 
 
 def restricted(c):
-    """Checks the pod security level `restricted`, a read-only root file system and that no token is
-    mounted."""
+    """Checks three things: the pod security level is `restricted`, the root file system is
+    read-only, and no token is mounted."""
     found = []
     for n in c.of("Namespace"):
         labels = n["metadata"].get("labels", {})
@@ -189,7 +189,7 @@ def _unrestricted(container):
 
 
 def selectors(c):
-    """Checks that every selector selects the pods that it is for, and at least one."""
+    """Checks that every selector selects the pods that it is meant for, and at least one pod."""
     found, pods = [], [pod_labels(t) for _, t, _ in c.workloads()]
     for name, template, d in c.workloads():
         if d["kind"] == "Job":
@@ -270,9 +270,9 @@ def ports(c):
 
 
 def coordinator_address(c):
-    """Checks that the coordinator is dialed at an address that stays when its pod is replaced, and
-    that works while the pod is not ready. The coordinator's certificate must have this name and the
-    name of its pod."""
+    """Checks the address at which the coordinator is dialed. It must stay the same when the
+    coordinator's pod is replaced, and it must work while the pod is not ready. The coordinator's
+    certificate must have the name in this address and the name of the pod."""
     found = []
     template, d = c.role("coordinator")
     service = c.get("Service", "evergrad-coordinator")
@@ -295,8 +295,8 @@ def coordinator_address(c):
 
 
 def _names_of_the_coordinator(c):
-    """Yields the DNS names of each certificate of the coordinator, made by cert-manager or by
-    psctl."""
+    """Yields the DNS names of each certificate of the coordinator, whether cert-manager or psctl
+    makes it."""
     certificate = c.get("Certificate", "evergrad-coordinator")
     if certificate:
         yield certificate["spec"].get("dnsNames", [])
@@ -307,8 +307,8 @@ def _names_of_the_coordinator(c):
 
 
 def probes(c):
-    """Checks that /livez restarts a daemon and /readyz takes it out of rollouts, both over
-    HTTPS."""
+    """Checks the probes, both over HTTPS: /livez must restart a daemon, and /readyz must take it
+    out of rollouts."""
     found = []
     for role in ROLES:
         container = c.role(role)[0]["spec"]["containers"][0]
@@ -324,7 +324,7 @@ def probes(c):
 
 
 def placement(c):
-    """Checks tolerations, and the nodes on which each role may run."""
+    """Checks the tolerations, and the nodes on which each role may run."""
     found = []
     for name, template, _ in c.workloads():
         role = pod_labels(template).get(COMPONENT)
@@ -363,20 +363,21 @@ def _sorted(mapping):
 
 
 def spread(c):
-    """Checks that the pods of a role are on different hosts, if there are enough."""
+    """Checks that the pods of a role are spread over different hosts, if there are enough hosts."""
     found = []
     for role in ROLES:
         constraints = c.role(role)[0]["spec"].get("topologySpreadConstraints", [])
         if [s.get("topologyKey") for s in constraints] != ["kubernetes.io/hostname"]:
             found.append("%s: topologySpreadConstraints" % role)
-        # If a constraint held a pod back, a lost server could not start on the only free node.
+        # A constraint that holds a pod back would keep a lost server from starting on the only free
+        # node.
         if any(s.get("whenUnsatisfiable") != "ScheduleAnyway" for s in constraints):
             found.append("%s: a spread holds pods back" % role)
     return found
 
 
 def images(c):
-    """Checks that every image is the release's, with its version."""
+    """Checks that every image is an image of the release, with its version."""
     found = []
     for name, template, _ in c.workloads():
         role = pod_labels(template).get(COMPONENT)
@@ -388,8 +389,8 @@ def images(c):
 
 
 def resources(c):
-    """Checks requests and limits of CPU and memory, and that a worker has one GPU if there are
-    GPUs."""
+    """Checks the requests and limits of CPU and memory. In a cluster with GPUs, a worker must have
+    one GPU."""
     found = []
     for name, template, _ in c.workloads():
         for container in containers(template):
@@ -409,7 +410,7 @@ def resources(c):
 
 
 def documented_flags():
-    """Returns {program or verb of psctl: its flags} from docs/cli.md. Another test compares that
+    """Returns {program or psctl command: its flags} from docs/cli.md. Another test compares that
     page with the programs."""
     with open(os.path.join(ROOT, "docs", "cli.md")) as f:
         text = f.read()
@@ -422,8 +423,8 @@ def documented_flags():
 
 
 def program_flags(c):
-    """Checks that every flag is one that the program has, TLS is on, and the allowed data folders
-    are set."""
+    """Checks that the programs have every flag that is used, that TLS is on, and that the allowed
+    data folders are set."""
     found, documented = [], documented_flags()
     for name, template, _ in c.workloads():
         for container in containers(template):
@@ -474,7 +475,7 @@ def program_flags(c):
 
 
 def references(c):
-    """Checks that the objects that a pod names exist, and that every folder in a flag is a
+    """Checks that the objects that a pod names exist, and that every folder in a flag is on a
     volume."""
     found = []
     secrets = {d["spec"]["secretName"] for d in c.of("Certificate")}
@@ -560,7 +561,7 @@ def disruption(c):
     drain = {e["name"]: e.get("value") for e in container["env"]}.get("DRAIN_MAX", "10s")
     if flag(container, "--drain-max") != "$(DRAIN_MAX)" or grace["ps-server"] < seconds(drain) + 5:
         found.append("ps-server: grace %d s, drain %s" % (grace["ps-server"], drain))
-    if not 5 <= grace["worker"] <= 15:  # time for a step and its end; GKE gives a notice of 15 s
+    if not 5 <= grace["worker"] <= 15:  # enough to end a step; GKE gives 15 s of notice
         found.append("worker: grace %d s" % grace["worker"])
     for role in ROLES:
         if c.on_spot(role) and grace[role] > c.cloud["notice"]:
@@ -574,8 +575,8 @@ SHRINKS_AFTER = 300  # seconds; an evaluation or a checkpoint must not take long
 
 
 def autoscaling(c):
-    """Checks that either one autoscaler sets the number of workers, by the gauge of wanted workers,
-    or the Deployment sets it."""
+    """Checks what sets the number of workers. It must be one autoscaler that follows the gauge of
+    wanted workers, or the Deployment."""
     found, deployment = [], c.role("worker")[1]
     scalers = c.of("HorizontalPodAutoscaler", "ScaledObject")
     if [s["kind"] for s in scalers] != ([c.autoscaler] if c.autoscaler else []):
@@ -615,7 +616,7 @@ def _follows_hpa(spec):
 
 
 def adapter_rules(values):
-    """The rule of prometheus-adapter must serve the gauge by namespace."""
+    """Checks that the rule of prometheus-adapter serves the gauge by namespace."""
     (rule,) = values["rules"]["external"]
     if rule["name"] != {"as": WANTED} or not rule["seriesQuery"].startswith(WANTED + "{"):
         yield "prometheus-adapter serves %s as %s" % (rule["seriesQuery"], rule["name"])
@@ -638,7 +639,7 @@ def _follows_scaled_object(spec):
             yield "query %s" % metadata["query"]
         if (metadata["threshold"], metadata["activationThreshold"]) != ("1", "0"):
             yield "thresholds"
-        # A missing metric must not remove the workers.
+        # If the metric is missing, the autoscaler must not remove the workers.
         if metadata["ignoreNullValues"] != "false":
             yield "ignoreNullValues"
         if (trigger["type"], trigger["metricType"]) != ("prometheus", "AverageValue"):
@@ -718,8 +719,9 @@ def network(c):
     return found
 
 
-# The fields of kinds that kubernetes-validate does not know, as {field: form}. A form is a type, or
-# a mapping of the same kind, or a list with the form of each element. A field with "!" is required.
+# The fields of the kinds that kubernetes-validate does not know, as {field: form}. A form is a
+# type, a mapping {field: form}, or a list with the form of each element. A field with "!" is
+# required.
 SECRET_KEY = {"name!": str, "key!": str}
 FORMS = {
     "Issuer": {
@@ -850,7 +852,8 @@ URIS = {
 
 
 def custom_kinds(c):
-    """Checks the fields of Certificate, Issuer, PodMonitor, PrometheusRule and ScaledObject."""
+    """Checks that the fields of Certificate, Issuer, PodMonitor, PrometheusRule and ScaledObject
+    have these forms."""
     found = []
     for d in c.of(*FORMS):
         name = "%s %s" % (d["kind"], d["metadata"]["name"])
@@ -895,7 +898,8 @@ def custom_kinds(c):
 
 
 def issued_by_psctl(c):
-    """Checks that the Job of certificates makes the same names as cert-manager does."""
+    """Checks that the Job that makes the certificates gives them the same names as cert-manager
+    does."""
     job = c.get("Job", "evergrad-certificates")
     if not job:
         return []
@@ -929,8 +933,8 @@ RULES = os.path.join(ROOT, "deploy", "prometheus", "evergrad.rules.yaml")
 
 
 def alerts(c):
-    """Checks that the alerts are those of deploy/prometheus, which tests/integration checks on a
-    cluster."""
+    """Checks that the alerts are equal to those of deploy/prometheus, which tests/integration
+    checks on a cluster."""
     with open(RULES) as f:
         want = yaml.safe_load(f)
     return [

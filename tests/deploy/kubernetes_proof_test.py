@@ -4,8 +4,8 @@
   kubernetes_proof_test.py [Tests …]
 
 The proof itself runs only on demand. These tests show that it still fits the manifests: the overlay
-for the old control plane changes only what that version lacks, and kubelet.py knows every field of
-every pod.
+for the old control plane changes only fields that this version lacks, and kubelet.py knows every
+field of every pod.
 """
 import copy
 import os

@@ -44,8 +44,7 @@ import yaml  # noqa: E402
 import kubernetes_checks as checks  # noqa: E402
 from kubernetes_checks import Cluster, containers  # noqa: E402
 
-# The package would read megabytes of schemas again for each object. The test makes it read them
-# once.
+# The package would read megabytes of schemas for each object. With a cache, it reads them once.
 for _name in ("schema_contents", "all_versions"):
     _function = getattr(kubernetes_validate.utils, _name)
     setattr(kubernetes_validate.utils, _name, functools.lru_cache(maxsize=None)(_function))
@@ -61,7 +60,7 @@ CLUSTERS = {
     "eks-spot": ("eks-spot", [], "first", {"cloud": "eks"}),
     "aks-spot": ("aks-spot", [], "first", {"cloud": "aks"}),
 }
-# Workers have one autoscaler, so "with every component" includes only one of the two.
+# Workers have one autoscaler, so a cluster "with every component" has only one of the two.
 AUTOSCALERS = {"hpa": "HorizontalPodAutoscaler", "keda": "ScaledObject"}
 for _cloud, _scaler in (("gke", "hpa"), ("eks", "hpa"), ("aks", "keda")):
     CLUSTERS[_cloud + " with every component"] = (
@@ -91,7 +90,7 @@ def build(folder):
 
 
 def render(name):
-    """Returns the objects of a cluster, and those of the job that is submitted to it."""
+    """Returns the objects of a cluster, and the objects of the job that is submitted to it."""
     overlay, components, job, expected = CLUSTERS[name]
     with tempfile.TemporaryDirectory(dir=os.path.join(ROOT, "build")) as folder:
 
@@ -112,7 +111,7 @@ COMPONENT_RULES = os.path.join(FOLDER, "components", "prometheus", "rules.yaml")
 
 
 def component_rules():
-    """Returns the PrometheusRule with the alert rules of deploy/prometheus."""
+    """Returns the PrometheusRule object that has the alert rules of deploy/prometheus."""
     head = """\
 # A copy of deploy/prometheus/evergrad.rules.yaml (tests/deploy/kubernetes_test.py --write).
 apiVersion: monitoring.coreos.com/v1
@@ -150,8 +149,8 @@ def invalid(docs, versions=VERSIONS):
 
 @functools.lru_cache(maxsize=None)
 def _verdict(text, version_of_kubernetes):
-    """Returns (finding or None, whether the kind is known). The results are cached, because the
-    overlays share most of their objects."""
+    """Returns (finding or None, whether the kind is known) for one object, given as text. The
+    results are cached, because the overlays share most of their objects."""
     try:
         kubernetes_validate.validate(json.loads(text), version_of_kubernetes, strict=True)
     except kubernetes_validate.SchemaNotFoundError:
@@ -250,7 +249,7 @@ class Manifests(unittest.TestCase):
                     self.assertEqual((r.returncode, r.stdout[: len(said)]), (0, said), r.stderr)
             for role, uri in checks.URIS.items():
                 path = os.path.join(folder, "certificates", role.replace("evergrad-", ""))
-                # its certificate is in a Secret, which a Job cannot make
+                # Prometheus reads its certificate from a Secret, which a Job cannot make
                 if role == "evergrad-prometheus":
                     continue
                 self.assertEqual(sorted(os.listdir(path)), ["ca.crt", "tls.crt", "tls.key"])
@@ -320,8 +319,8 @@ def remove(kind, name):
 
 
 def argument(role, before, after):
-    """Returns a mutation that replaces an argument. If `after` is None, it removes the argument; if
-    `before` is None, it adds one."""
+    """Returns a mutation that replaces the argument `before` by `after`. If `after` is None, it
+    removes the argument. If `before` is None, it adds one."""
 
     def mutate(c):
         args = container_of(role)(c)["args"]

@@ -1,4 +1,5 @@
-# Tests of a release's artefacts. The first test makes them from the programs of this build.
+# Tests of a release's artefacts. The first test makes the artefacts from the programs of this
+# build.
 function(eg_release_test name)
   add_test(NAME "deploy: ${name}" COMMAND /usr/bin/python3
     ${CMAKE_CURRENT_SOURCE_DIR}/release_test.py --bin ${CMAKE_BINARY_DIR}/bin
@@ -7,7 +8,7 @@ function(eg_release_test name)
     SKIP_RETURN_CODE 77)
 endfunction()
 
-if(NOT EVERGRAD_SANITIZE)  # whose runtimes are no part of a release
+if(NOT EVERGRAD_SANITIZE)  # a release does not contain the sanitizers' runtimes
   eg_release_test("the release's artefacts are made" Making)
   set_tests_properties("deploy: the release's artefacts are made"
     PROPERTIES FIXTURES_SETUP release-artefacts)

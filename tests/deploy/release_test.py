@@ -4,8 +4,9 @@ containers of the image, and the package in a bare chroot.
 
   release_test.py --bin DIR --artefacts DIR [Class[.test]]
 
-The class `Making` makes the artefacts in --artefacts, and the other classes read them there. A test
-that needs root, a tool or a permission of the kernel is skipped with the reason if it is missing.
+The class `Making` makes the artefacts in the folder --artefacts, and the other classes read them
+there. Some tests need root, a tool or a permission of the kernel. A test that lacks one of these is
+skipped, and the reason is printed.
 """
 import glob
 import json
@@ -176,7 +177,7 @@ class Contents(support.Case):
 
 
 class Container:
-    """The files of the image, unpacked once, and the settings of a container of it."""
+    """The unpacked files of the image, and the settings of a container that runs it."""
 
     def __init__(self, test, network):
         self.test, self.network = test, network
@@ -260,7 +261,8 @@ class Image(Trains):
         self.skip_without_runc()
 
     def skip_without_runc(self):
-        """Skips the test if runc cannot run a container that has only one program of this host."""
+        """Skips the test if runc does not work on this machine. This is tried with a container that
+        has only the program `true` of this host."""
         rootfs = self.path("true")
         for path in re.findall(r"(/\S+)", run("ldd", "/usr/bin/true").stdout):
             if os.path.exists(path):
@@ -461,8 +463,8 @@ class Units(support.Case):
 
     def test_systemd_accepts_the_units_and_rates_their_exposure(self):
         need("systemd-analyze")
-        # The test reads copies that start a program of this host, because systemd-analyze wants the
-        # program to exist.
+        # systemd-analyze requires that the program of a unit exists. The test therefore reads
+        # copies of the units that start a program of this host.
         for name in self.NAMES:
             text = re.sub("/usr/bin/evergrad-[a-z-]+", "/usr/bin/true", self.unit(name))
             path = support.write(self.path(name), text)

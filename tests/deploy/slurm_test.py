@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests deploy/slurm/evergrad.sbatch with imitated Slurm commands, which start the real daemons on
-loopback.
+"""Tests deploy/slurm/evergrad.sbatch with programs that imitate Slurm's commands and start the real
+daemons on loopback.
 
   slurm_test.py --bin build/release/bin
 """

@@ -1,5 +1,5 @@
-"""Checks of deployment files. Each takes a text and returns a list of findings, so that a test can
-give it a copy with a mistake."""
+"""Checks of deployment files. Each check takes a text and returns a list of findings. A test can
+therefore give it a copy with a mistake."""
 import json
 import os
 import re
@@ -21,7 +21,7 @@ DAEMONS = {
     "ps-server": "evergrad-ps-server",
     "worker": "evergrad-worker",
 }
-USER_DATA_BYTES_MAX = 16 * 1024  # limit of EC2, the smallest of the three clouds
+USER_DATA_BYTES_MAX = 16 * 1024  # EC2's limit, the smallest one of the three clouds
 
 
 def read(*path):
@@ -57,8 +57,8 @@ def programs():
 
 
 def notices(text):
-    """Checks that a worker watches its own cloud, that no other machine watches one, and that
-    systemd does not start a worker again after a drain."""
+    """Checks that a worker watches for the notices of its own cloud, that no other machine watches
+    for notices, and that systemd does not start a worker again after a drain."""
     found = []
     files = written_files(text)
     settings = yaml.safe_load(re.sub(r"@\w+@", "x", files["/etc/evergrad/settings.yaml"]))
@@ -74,8 +74,8 @@ def notices(text):
     return found
 
 
-# A script that calls the function of `cloud-init schema` for each file. One process checks all
-# files, because cloud-init takes seconds to start.
+# A Python script that calls the function behind `cloud-init schema` for each file. One process
+# checks all files, because cloud-init takes seconds to start.
 SCHEMA = """
 import json, sys
 from cloudinit.config.schema import get_schema, validate_cloudconfig_file
@@ -111,8 +111,8 @@ def schema(texts):
 
 
 def shape(text):
-    """Checks what cloud-init's schema does not: unknown keys, modes, calls of absent files, and the
-    size."""
+    """Checks what cloud-init's schema does not check: unknown keys, file modes, calls of absent
+    files, and the size."""
     found = []
     document = yaml.safe_load(text)
     if not text.startswith("#cloud-config\n"):
@@ -172,14 +172,14 @@ def commands(text):
 
 
 def flags_of_commands(text, known=None):
-    """Checks that every call of psctl and of a daemon has a known verb and known flags."""
+    """Checks every call of psctl and of a daemon: the command must exist and have the flags."""
     known = known or programs()
     found = []
     for line in commands(text):
         match = re.search(
             r"(?<![\w./-])(psctl|evergrad-(?:coordinator|ps-server|worker))\s+(.+)", line
         )
-        # A host or a unit may have the name of a program.
+        # A host or a unit may be named like a program.
         if not match or re.search(r"\bsystemctl\b|^(gcloud|aws|az)\b", line):
             continue
         program, rest = match.group(1), re.split(r"\s[|&;>]|\s+#", match.group(2))[0]
@@ -189,7 +189,8 @@ def flags_of_commands(text, known=None):
         else:
             name = program
         if name not in known:
-            # A word such as the host name evergrad-coordinator is not a call.
+            # A word that is not a call may begin like one, such as the host name
+            # evergrad-coordinator.
             if program == "psctl":
                 found.append("no such verb: %s: %s" % (name, line))
             continue
@@ -204,8 +205,8 @@ def page_blocks(text):
 
 
 def page(text, known=None):
-    """Checks the commands of docs/deploy.md: psctl, the daemons, render.py, files of the tree,
-    units and metrics."""
+    """Checks the commands of docs/deploy.md. The commands of psctl, the daemons and render.py,
+    files of the tree, units and metrics must exist."""
     known = known or programs()
     blocks = page_blocks(text)
     found = flags_of_commands(blocks, known)

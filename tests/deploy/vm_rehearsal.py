@@ -1,10 +1,10 @@
 """Machines that follow cloud-init files. Each machine is a network namespace with a root folder, in
-which the host's programs and libraries are mounted. A bridge joins the machines.
+which the host's programs and libraries are mounted. A bridge connects the machines.
 
-The test writes the files and runs evergrad-boot, as cloud-init would. `apt-get`, `systemctl`,
+The test writes the files and runs evergrad-boot, as cloud-init would do. `apt-get`, `systemctl`,
 `mount` and `aws` are imitations that record their calls. In each machine one HTTP server imitates
 the cloud's store and its metadata service. useradd, chown, hostname, sed and curl are the real
-programs, and the daemons run under the user that the script makes.
+programs, and the daemons run as the user that the script makes.
 """
 import os
 import re
@@ -21,7 +21,8 @@ from machines import Machine, can, skip_without_namespaces  # noqa: E402
 from support import Case, data_folder, job_yaml, read, write  # noqa: E402
 
 UID = "65532"
-# Runs in the mount namespace of a machine, whose disk is an empty tmpfs at $1.
+# A shell script that runs in the mount namespace of a machine. The machine's disk is an empty tmpfs
+# at $1.
 MAKE_ROOT = """set -e
 root=$1/root
 mkdir -p "$root"/{usr,etc,proc,dev,tmp,run,var/lib,var/cache,srv,stub,store,shared,opt/bin}
@@ -51,8 +52,8 @@ STUBS = {
     'case $source in s3://bucket/folder/*) ;; *) exit 9 ;; esac\n'
     'exec cp "/store/${source#s3://bucket/folder/}" "$target"\n',
 }
-# Imitates the identity services of Compute Engine and Azure, the buckets behind them, and EC2's
-# notice.
+# An HTTP server that imitates the identity services of Compute Engine and Azure, the buckets for
+# which they give access, and EC2's notice.
 SERVICE = '''
 import http.server, os, sys, threading
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -99,7 +100,7 @@ SERVICE_URL = "http://127.0.0.1:8080"
 
 
 class Booted:
-    """A machine that has booted for the first time."""
+    """A machine in its first boot."""
 
     def __init__(self, test, cloud, role, name, number):
         self.test, self.name, self.role = test, name, role
@@ -185,7 +186,7 @@ class Booted:
         )
 
     def notice(self):
-        """From now on the metadata service announces the end of the machine."""
+        """Makes the metadata service announce the end of the machine from now on."""
         self.write("/notice", "")
 
 
@@ -262,8 +263,7 @@ class Rehearsal(Case):
         return booted
 
     def person(self):
-        """Returns psctl's flags for the user alice. Her files are put on the coordinator's
-        machine."""
+        """Returns psctl's flags for the user alice. Puts her files on the coordinator's machine."""
         return "--coordinator evergrad-coordinator:4000 --tls-ca /alice/ca.pem".split() + (
             "--tls-cert /alice/alice.pem --tls-key /alice/alice.key".split()
         )

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the cloud-init files of deploy/vm and the page docs/deploy.md. They are checked, and
-machines follow them.
+"""Tests the cloud-init files of deploy/vm and the page docs/deploy.md. The files and the page are
+checked, and imitated machines follow the files.
 
   vm_test.py --bin build/release/bin [Files|Schema|Page|Machines]
 """
@@ -21,8 +21,8 @@ PARTS = os.path.join(vm_files.VM, "parts")
 
 class Checks(unittest.TestCase):
     def assert_finds(self, check, text, old, new, words):
-        """The check must accept `text`, and must find the mistake in a copy in which `new` replaces
-        `old`."""
+        """The check must accept `text`. In a copy in which `new` replaces `old`, it must find the
+        mistake."""
         self.assertEqual(check(text), [])
         self.assertIn(old, text)
         found = check(text.replace(old, new))

@@ -1,8 +1,8 @@
-// The input is a sequence of steps of a client's session: calls, messages of its server, time, and
-// the contents of the lane.
+// The input is a sequence of steps of a client's session: calls, messages from its server, passing
+// time, and the contents of the lane (shared memory between client and server).
 //
-// Property: every call ends exactly once, at the latest when the session is closed. No answer has
-// more bytes than its call has reserved.
+// Property: every call ends exactly once, and ends at the latest when the session is closed. No
+// answer has more bytes than its call has reserved.
 #include "common/base/check.h"
 #include "common/transport/session/client_session.h"
 #include "tests/fuzz/stream_input.h"

@@ -1,8 +1,5 @@
-// The input is a sequence of Control calls to a coordinator that trains a job. Each call is the
-// method, and then the request's bytes.
-//
-// Property: each call is answered exactly once, the coordinator continues to serve, and another one
-// can begin with its journal.
+// The input is a sequence of Control calls to a coordinator that trains a job. Each call consists
+// of the method's number and the request's bytes.
 #include "tests/fuzz/control_methods.h"
 #include "tests/fuzz/coordinator_stage.h"
 #include "tests/fuzz/input.h"
@@ -30,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   evergrad::fuzz::Input input(data, size);
   evergrad::fuzz::CoordinatorStage stage;
   while (!input.done()) evergrad::fuzz::Take(input, stage);
-  // A call that waits is answered at its deadline, or else when the stage is closed.
+  // A call that waits is answered at its deadline, or when the stage is closed.
   stage.Advance(std::chrono::seconds(30));
   stage.CheckAlive();
   return 0;

@@ -1,5 +1,5 @@
-// The methods of the service Control. They are read from the descriptor of api.proto, so a new
-// method is fuzzed without a change here.
+// Lists the methods of the service Control. They are read from the descriptor of api.proto, so a
+// new method is fuzzed without a change here.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -25,7 +25,7 @@ inline std::string MethodPath(std::size_t index) {
   return absl::StrCat("/", ControlService().full_name(), "/",
                       ControlService().method(static_cast<int>(index))->name());
 }
-// Returns the number of the method that takes this request.
+// Returns the number of the method whose request has this type.
 template <class Request>
 std::size_t MethodOf() {
   for (std::size_t i = 0; i < ControlMethods(); ++i) {

@@ -1,6 +1,6 @@
-// A coordinator's control plane on manual executors, with a server, a worker and a counting job in
-// training. The fuzz targets for task sessions and Control calls begin in this state. The stage has
-// no threads. Its files are in a folder that is removed with the stage.
+// A coordinator's control plane on manual executors, with a server, a worker and a counting job
+// that is training. The fuzz targets for task sessions and Control calls begin in this state. The
+// stage has no threads. Its files are in a folder that is removed with the stage.
 #pragma once
 
 #include <deque>
@@ -23,7 +23,7 @@
 
 namespace evergrad::fuzz {
 
-// The coordinator's end of one session. Everything that the coordinator sends is parsed.
+// The coordinator's end of one session. It parses everything that the coordinator sends.
 class PeerStream final : public transport::MessageStream {
  public:
   absl::Status Send(std::string message) override {
@@ -42,7 +42,7 @@ class PeerStream final : public transport::MessageStream {
   bool closed_ = false;
 };
 
-// Checks that a call is answered exactly once.
+// Receives the answers of calls, and checks that each call is answered exactly once.
 class CountingResponder final : public transport::UnaryResponder {
  public:
   explicit CountingResponder(std::shared_ptr<std::vector<absl::StatusOr<std::string>>> answers)
@@ -63,8 +63,8 @@ class CountingResponder final : public transport::UnaryResponder {
 class CoordinatorStage {
  public:
   static constexpr char kJobName[] = "fuzz";
-  // In the messages of an input, this number stands for the job's uid. An input cannot contain the
-  // real uid, which is random.
+  // In the messages of an input, this number stands for the job's uid. The real uid is random, so
+  // an input cannot contain it.
   static constexpr std::uint64_t kThisJob = 1;
 
   CoordinatorStage() {
@@ -102,7 +102,7 @@ class CoordinatorStage {
   int worker() const { return worker_; }
   int server() const { return server_; }
   int sessions() const { return static_cast<int>(sessions_.size()); }
-  // Delivers a batch as the transport does. Does nothing if the stream was closed.
+  // Delivers a batch of messages as the transport does. Does nothing if the stream was closed.
   void Deliver(int session, std::string batch) {
     if (At(session).stream->closed()) return;
     At(session).events.on_message(std::move(batch));
@@ -139,8 +139,8 @@ class CoordinatorStage {
   const std::vector<v1::Grant>& grants() const { return grants_; }
   const std::vector<v1::Assign>& assigns() const { return assigns_; }
 
-  // Checks that the coordinator still serves after everything that it received, and that another
-  // coordinator can begin with its journal.
+  // Checks that the coordinator still serves after everything that it has received, and that
+  // another coordinator can start from its journal.
   void CheckAlive() {
     Advance(std::chrono::seconds(1));
     v1::ListTasksResponse tasks;
@@ -200,7 +200,7 @@ class CoordinatorStage {
     Run();
     handlers_ = {};
     sessions_.clear();
-    // Tasks that were posted must be destroyed before the objects that they use.
+    // The executors may still have tasks, which must be destroyed before the objects that they use.
     control_.reset();
     files_.reset();
     plane_.reset();

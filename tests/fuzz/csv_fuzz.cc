@@ -1,7 +1,8 @@
 // The input is two bytes of settings, then the bytes of a csv file, gzip or plain.
 //
-// Property: if all fields of the records are quoted and written, the same records are read back. A
-// data set of the records fits its memory limit, and each of its examples can be read.
+// Property: if all fields of the records are quoted and written to a file, reading the file gives
+// the same records. A data set of the records fits its memory limit, and each of its examples can
+// be read.
 #include "absl/strings/str_replace.h"
 #include "tests/fuzz/dataset_check.h"
 #include "tests/fuzz/input.h"
@@ -43,7 +44,7 @@ void CheckRecords(const std::string& path, const std::string& separator, bool qu
   }
   const fuzz::MemoryFile file(written);
   const auto again = ReadRecords(file.path(), separator, true);
-  // With the quotes, a record may exceed the limit of its bytes.
+  // Because of the quotes, a record may exceed the limit of its bytes, and reading then fails.
   if (again.ok()) EG_CHECK(*again == *records);
 }
 

@@ -1,7 +1,7 @@
 // The input is one byte that chooses between request and answer, then the bytes of a data frame.
 //
-// Property: every span of an accepted frame lies inside the frame. A frame that is built from its
-// contents reads the same.
+// Property: every span of an accepted frame lies inside the frame. A frame that is built from the
+// contents of the first one has the same contents.
 #include <cstring>
 
 #include "common/base/check.h"

@@ -1,4 +1,4 @@
-// Checks a data set that could be opened.
+// Checks a data set that a fuzz target was able to open.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// Replaces a placeholder in a message by a random number, which an input cannot contain.
+// Replaces a placeholder in a message by a value that is random in each execution, so that an input
+// cannot contain it.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -9,7 +10,7 @@
 
 namespace evergrad::fuzz {
 
-// Replaces each field `job_uid` that has the value `from` by `to`, at any depth of the message.
+// Sets each field `job_uid` that has the value `from` to `to`, at any depth of the message.
 inline void ReplaceJobUid(google::protobuf::Message& message, std::uint64_t from,
                           std::uint64_t to) {
   using google::protobuf::FieldDescriptor;

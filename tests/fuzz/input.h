@@ -1,8 +1,9 @@
 // Divides the bytes of one execution into numbers and pieces (Input), and makes such bytes
 // (Output).
 //
-// Input never fails: behind the end of the bytes, numbers are 0 and pieces are empty, so every byte
-// string is valid. The bytes outlive the Input and its pieces. Not thread-safe.
+// Input never fails: after the end of the bytes, numbers are 0 and pieces are empty. Every byte
+// string is therefore a valid input. The bytes must outlive the Input and its pieces. Not
+// thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +34,7 @@ class Input {
   }
   // Returns a number from 0 to `below` - 1.
   std::size_t Choice(std::size_t below) { return Number() % below; }
-  // Reads a length of two bytes and then that many bytes, or fewer at the end.
+  // Reads a length of two bytes and then that many bytes. If fewer bytes are left, it reads those.
   absl::string_view Piece() {
     const std::size_t bytes = Number<std::uint16_t>();
     const absl::string_view piece = left_.substr(0, bytes);

@@ -1,7 +1,7 @@
 // The input is the text of a job file.
 //
-// Property: for an accepted job, the texts of EmitYaml and EmitSubmission read back as an equal
-// job.
+// Property: if a job is accepted, reading the texts that EmitYaml and EmitSubmission write for it
+// gives an equal job.
 #include "common/base/check.h"
 #include "common/config/job_spec.h"
 #include "tests/fuzz/input.h"
@@ -9,8 +9,8 @@
 namespace evergrad::config {
 namespace {
 
-// Removes the positions in the file. They differ between a job file and the text that is emitted
-// for it.
+// Removes the places (lines and columns) in the file. They differ between a job file and the text
+// that is emitted for it.
 void ForgetPlaces(JobSpec* spec) {
   for (auto* source : {&spec->data.train, &spec->data.eval})
     if (*source) (*source)->where = {};

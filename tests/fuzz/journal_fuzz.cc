@@ -1,8 +1,5 @@
-// The input is a job in the form of the journal's rows: the state, the snapshot, and the entries of
-// both.
-//
-// Property: rows that are accepted and written again read the same. A job that is restored from
-// them runs, can be shown and can be cancelled.
+// The input is a job in the form of the journal's rows: the job's state, its snapshot, and the
+// entries of both.
 #include "common/base/check.h"
 #include "coordinator/store/record_codec.h"
 #include "evergrad/v1/journal.pb.h"
@@ -13,7 +10,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// States in an input have few shards, because many shards would only cost time.
+// A state in an input may have few shards only, because many shards cost time and test nothing
+// more.
 constexpr std::uint32_t kShardsMax = 256;
 
 // Reads the rows as SqliteStateStore does (coordinator/store/FORMAT.md), but without their

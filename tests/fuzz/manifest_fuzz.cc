@@ -1,7 +1,7 @@
-// The input is one byte that says whether the checksums are corrected, then the bytes of a
+// The input is one byte that says whether the target corrects the checksums, then the bytes of a
 // manifest.
 //
-// Property: an accepted manifest that is written again reads as the same message.
+// Property: if an accepted manifest is written again, reading it gives the same message.
 #include "common/base/check.h"
 #include "common/snapshot/manifest.h"
 #include "tests/fuzz/input.h"

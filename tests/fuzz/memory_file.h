@@ -1,4 +1,4 @@
-// A file in memory that has a path, for readers that open a path.
+// A file in memory. It has a path, for readers that open a path.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// Silences protobuf, which otherwise logs a line for each string that is not UTF-8.
+// Silences protobuf, which otherwise logs a line for each string that is not valid UTF-8.
 #pragma once
 
 #include <google/protobuf/stubs/logging.h>

@@ -2,8 +2,8 @@
 //
 //   fuzz_NAME FOLDER...
 //
-// The exit code is 2 if a folder has no file, because a missing corpus must not pass. A finding
-// ends the process as under libFuzzer: by a check, a signal or a sanitizer.
+// The exit code is 2 if a folder has no file, because a missing corpus must not count as a success.
+// A finding ends the process as under libFuzzer: by a check, a signal or a sanitizer.
 #include <sys/resource.h>
 
 #include <algorithm>

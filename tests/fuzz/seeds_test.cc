@@ -1,9 +1,10 @@
 // Makes the seeds of tests/fuzz/corpus with the encoders of the product, and compares them with the
-// files.
+// stored files.
 //
-// EVERGRAD_WRITE_GOLDEN=1 writes the files. The test fails for a seed that its encoder makes
-// differently today. Write that file again. If older processes still send the old bytes, keep the
-// old file under another name. Files with other names are findings, and the test leaves them alone.
+// With EVERGRAD_WRITE_GOLDEN=1 the test writes the files. It fails for a seed if today's encoder
+// makes other bytes than the file has. In this case write that file again. If older processes still
+// send the old bytes, keep the old file under another name. Files with names that no seed has are
+// findings of the fuzzer, and the test leaves them alone.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
@@ -54,7 +55,7 @@ std::string Gzip(const std::string& text) {
   REQUIRE(deflate(&stream, Z_FINISH) == Z_STREAM_END);
   packed.resize(stream.total_out);
   deflateEnd(&stream);
-  packed[9] = 3;  // sets the operating system, which is part of the gzip header
+  packed[9] = 3;  // the gzip header names the operating system; 3 is Unix
   return packed;
 }
 
@@ -158,7 +159,7 @@ TEST_CASE("seeds of data frames are requests and an answer") {
 
 class StreamSteps {
  public:
-  // Adds a step that both targets have under the same number.
+  // Adds a step that has the same number in both targets, client_stream and server_stream.
   StreamSteps& Message(const wire::StreamHeader& header, absl::string_view payload = "") {
     Do(ServerStep::kMessage);
     PutMessage(output_, header, payload);
@@ -333,7 +334,7 @@ v1::CoordinatorMessage AssignOf(const v1::ShardSpec& spec) {
   assign.set_shards_total(8);
   return message;
 }
-// Sets the job and the epoch with which the shard was assigned.
+// Sets the message's job, and the epoch with which the shard was assigned.
 template <class Message>
 Message Of(std::uint32_t shard, Message message) {
   message.set_job_uid(ps_server::kJob);

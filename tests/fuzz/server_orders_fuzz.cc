@@ -13,8 +13,9 @@
 namespace evergrad::fuzz {
 namespace {
 
-// A server allocates what its coordinator orders, up to the size limit of a partition. The fuzzer
-// orders smaller shards, so that an input with many orders is not reported as out of memory.
+// A server allocates as much as its coordinator orders, up to the size limit of a partition. The
+// target orders smaller shards only, so that an input with many orders is not reported as out of
+// memory.
 bool IsSmall(const v1::CoordinatorMessage& message) {
   const v1::ShardSpec& spec =
       message.has_assign() ? message.assign().spec() : message.receive().spec();

@@ -1,8 +1,9 @@
-// The input is a sequence of requests to a server that holds dense shards and a slot. Each request
-// is a raw frame, or a header to which the payloads and ids of its sections are added.
+// The input is a sequence of requests to a server that holds dense shards and a slot (the shard of
+// embedding tables). Each request is a raw frame, or a header to which the target adds the payloads
+// and ids of its sections.
 //
-// Property: each request is answered once. A repeated request changes no shard. A push without the
-// proof that its job requires changes nothing at all.
+// Property: each request is answered exactly once. A repeated request changes no shard. A push
+// without the proof that its job requires changes nothing at all.
 #include "common/wire/stream_message.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/server_stage.h"
@@ -39,7 +40,7 @@ void HoldAll(ServerStage& stage) {
   Hold(stage, CountingShard(5, 4, kProvedJob));
 }
 
-// Returns the states without the counters of requests, which every request changes.
+// Returns the states of the shards without the counters of requests, which every request changes.
 std::vector<std::string> StateOf(ServerStage& stage) {
   std::vector<std::string> states = stage.States();
   for (std::string& bytes : states) {

@@ -1,5 +1,5 @@
-// A parameter server without its transport: control, shards, and the threads that write and read
-// shard files, which are in memory. The caller's thread runs the executors.
+// A parameter server without its transport. It has control, shards, and the threads that write and
+// read shard files; the files are in memory. The caller's thread runs the executors.
 #pragma once
 
 #include <deque>
@@ -19,8 +19,8 @@
 
 namespace evergrad::fuzz {
 
-// Like runtime::ManualExecutor, but the snapshot threads may post to it. A timer is due at once: it
-// runs in the next Run.
+// Like runtime::ManualExecutor, but the snapshot threads may post to it from outside. A timer is
+// due at once: it runs in the next Run.
 class QueueExecutor final : public runtime::Executor {
  public:
   bool Post(runtime::Task task) override {
@@ -93,8 +93,8 @@ class ServerStage {
   }
   ~ServerStage() {
     control_->OnLost();
-    // The order is that of Server::Stop. The last answers of the threads run before the objects
-    // that they use are destroyed.
+    // The order is that of Server::Stop. The last answers of the snapshot threads run before the
+    // objects that they use are destroyed.
     writer_.reset();
     restorer_.reset();
     images_.reset();

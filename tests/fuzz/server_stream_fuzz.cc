@@ -1,8 +1,8 @@
-// The input is a sequence of steps of a server's session: messages of its client, answers, time,
-// and the contents of the lane.
+// The input is a sequence of steps of a server's session: messages from its client, answers,
+// passing time, and the contents of the lane (shared memory between client and server).
 //
-// Property: the budget is never exceeded, and all of it is free after the session and its requests
-// have ended.
+// Property: the server's memory budget is never exceeded, and all of it is free after the session
+// and its requests have ended.
 #include <deque>
 
 #include "common/base/check.h"
@@ -95,8 +95,8 @@ class Fed {
     ready_.pop_front();
   }
 
-  // Imitates another peer that requests `bytes`, or releases all its bytes. While it waits, grants
-  // that the session does not use are revoked.
+  // Imitates another peer, which requests `bytes` of the budget, or releases all its bytes. While
+  // that peer waits, grants that the session does not use are revoked.
   void Other(std::uint64_t bytes) {
     if (bytes % 4 == 0) return held_.clear();
     const auto answer = budget_->AskLarge(other_, kOtherStream, ++asked_, bytes);

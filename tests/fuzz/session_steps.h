@@ -1,5 +1,5 @@
-// The steps that the session and call targets read from their inputs. The targets and their seeds
-// use them.
+// The kinds of steps that the fuzz targets for sessions and calls read from their inputs. The
+// targets and the program that makes their seeds use them.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ inline constexpr std::size_t kOrderSteps = 6;
 enum class RequestStep { kFrame, kBuilt };
 inline constexpr std::size_t kRequestSteps = 2;
 
-// After these numbers come those of the methods (control_methods.h).
+// The numbers after these stand for the methods (control_methods.h).
 enum class CallStep { kTime, kNamed };
 inline constexpr std::size_t kCallSteps = 2;
 

@@ -1,9 +1,9 @@
-// The input is one byte that says whether the checksums are corrected, then the bytes of a shard
-// file. The file is verified, described and restored as a shard of the seeds' job.
+// The input is one byte that says whether the target corrects the checksums, then the bytes of a
+// shard file. The file is verified, described, and restored as a shard of the seeds' job.
 //
-// Property: a verified file has the ledger that its description shows. A shard that is restored
-// from the file has the file's digest of values. For a dense shard, a file that is written from it
-// again has all digests of the first file.
+// Property: the ledger of a verified file is the one that its description shows. A shard that is
+// restored from the file has the file's digest of values. For a dense shard, a new file that is
+// written from the restored shard has all digests of the first file.
 #include "common/base/check.h"
 #include "common/snapshot/shard_file.h"
 #include "ps_server/shard/shard.h"
@@ -18,7 +18,7 @@ namespace {
 
 constexpr char kUri[] = "file:///shard";
 
-// Returns the settings of the two shards of tests/golden/snapshot.
+// DenseShard and SlotShard return the settings of the two shards of tests/golden/snapshot.
 ShardSettings DenseShard() {
   ShardSettings settings;
   settings.job = JobUid(0x0123456789abcdef);
@@ -57,9 +57,9 @@ void CheckRestore(fs::FileSystem& files, const ShardSettings& settings,
   EG_CHECK(report.verified);
   EG_CHECK((*shard)->lsn() == report.header.lsn());
   EG_CHECK((*shard)->Digest() == report.value_digest);
-  // The digest of a slot's state can differ, because a table drops counters that its settings do
-  // not need. The rows of a slot are also cut on a server's executor, which this target does not
-  // have.
+  // For a slot, the digest of its optimizer state can differ, because a table drops counters that
+  // its settings do not need. In addition, the rows of a slot are cut on a server's executor, which
+  // this target does not have.
   if (settings.slot) return;
   EG_CHECK((*shard)->StateDigest() == report.state_digest);
 

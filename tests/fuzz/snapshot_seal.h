@@ -1,6 +1,6 @@
-// Repairs the checksums of a changed snapshot file (common/snapshot/FORMAT.md), so that a fuzzer
-// gets past them. If the bytes do not have the structure of such a file, some or all of them stay
-// unchanged.
+// Corrects the checksums of a changed snapshot file (common/snapshot/FORMAT.md), so that a fuzzer
+// can test the code behind the check of checksums. If the bytes do not have the structure of such a
+// file, some or all of them stay unchanged.
 #pragma once
 
 #include <algorithm>

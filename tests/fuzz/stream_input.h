@@ -1,6 +1,6 @@
-// Reads the steps of the two session targets from an input. A message is raw bytes, or a header
-// whose fields the input chooses, so that the fuzzer need not find the magic number and the
-// version.
+// Reads from an input the steps of the two targets for streams (client_stream and server_stream). A
+// message is raw bytes, or a header whose fields the input chooses, so that the fuzzer need not
+// find the magic number and the version.
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,7 @@ inline std::vector<std::span<const std::byte>> Views(Input& input, const std::st
   return views;
 }
 
-// The shared memory of a lane. The input writes arbitrary numbers there, as a peer could.
+// The shared memory of a lane. The input writes arbitrary numbers there, as a hostile peer could.
 class LaneMemory {
  public:
   explicit LaneMemory(std::uint64_t ring_bytes)

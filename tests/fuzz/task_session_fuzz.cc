@@ -1,8 +1,8 @@
-// The input is a sequence of steps of sessions at a coordinator that trains a job: batches of its
-// registered worker and server, batches of peers that have not registered, ends of sessions, and
-// time.
+// The input is a sequence of steps of sessions at a coordinator that trains a job: batches of
+// messages from its registered worker and server, batches from peers that have not registered, ends
+// of sessions, and passing time.
 //
-// Property: the coordinator continues to serve, and another one can begin with its journal.
+// Property: the coordinator continues to serve, and another coordinator can start from its journal.
 #include "tests/fuzz/coordinator_stage.h"
 #include "tests/fuzz/fill_in.h"
 #include "tests/fuzz/input.h"

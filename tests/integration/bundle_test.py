@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the bundle: it can be made, it is small, and it checks and trains in a chroot that has only
-a C library and a shell. The weights of this training must equal those of an ordinary run.
+"""Tests the bundle: it can be made, it is small, and it can check a host and train in a chroot that
+has only a C library and a shell. The weights of this training must equal those of an ordinary run.
 
   bundle_test.py --bin DIR [Class[.test]]"""
 import json

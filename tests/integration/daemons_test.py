@@ -126,8 +126,8 @@ class Doors(unittest.TestCase):
 class Running(unittest.TestCase):
     def test_tasks_start_in_any_order_and_report_the_reason_of_a_wait(self):
         with Cluster(BIN, 1, 1, seed=1) as c:
-            # No process serves the coordinator's address yet: a first coordinator takes the address
-            # and ends, and the real one gets it later.
+            # No process serves the coordinator's address yet. A first coordinator takes a free
+            # address and ends; the real coordinator later gets the same address.
             c.coordinator.start()
             address = c.coordinator.address
             self.assertEqual(c.coordinator.terminate(), 0)
@@ -214,8 +214,8 @@ class Running(unittest.TestCase):
             self.assertIn(
                 "coordinator's --job-server-memory-bytes-max=4096", status["first_cause"]["message"]
             )
-            # A limit of the job that is lower than the server's takes effect, and the message names
-            # it.
+            # If the job's limit is lower than the server's, the job's limit takes effect, and the
+            # message names it.
             tighter = c.submit(examples=100, shards=1, resources="{server_memory_bytes_max: 100}")
             status = wait_for(
                 "the job to end",

@@ -16,7 +16,7 @@ def blocks(document, language):
 
 
 def block(document, language, words):
-    """Returns the text of the only block that contains `words`."""
+    """Returns the text of the only code block that contains `words`."""
     found = [b for b in blocks(document, language) if words in b]
     if len(found) != 1:
         raise AssertionError(

@@ -4,8 +4,8 @@ the folder of the caller.
 
   front_door_test.py --bin build/release/bin
 
-The checkout is a copy whose binaries are those of --bin, so that its set-up and its build have
-nothing to do.
+The checkout is a copy that has the binaries of --bin, so that its set-up and its build have nothing
+to do.
 """
 import lzma
 import os
@@ -68,7 +68,7 @@ class FrontDoor(Case):
         os.makedirs(os.path.join(self.caller, "my jobs"))
         job = job_yaml("mine", epochs=5).replace("fashion-mnist-12k", "fashion-mnist")
         write(os.path.join(self.caller, "my jobs", "a.yaml"), job)
-        # The program is called through a link, like one in ~/bin.
+        # The program is called through a symbolic link, as a user may have one in ~/bin.
         door = self.path("tools", "eg")
         os.symlink(os.path.join(self.checkout, "evergrad"), door)
         r = self.evergrad(
@@ -141,8 +141,8 @@ class FrontDoor(Case):
         self.assertEqual(
             sorted(os.listdir(os.path.join(self.caller, "sets"))), ["adult", "ratings"]
         )
-        # For data that may not be redistributed, the program prints where to get them, and starts
-        # nothing.
+        # Some data may not be redistributed. For such data the program prints where to get them,
+        # and starts nothing.
         r = self.evergrad(
             "train",
             os.path.join(examples, "matrix_factorization.yaml"),
@@ -177,8 +177,7 @@ class FrontDoor(Case):
         for job in jobs:
             with open(job) as f:
                 text = f.read()
-            # Only quoted paths are checked. A comment may also name the file that the user must
-            # fetch.
+            # Only quoted paths are checked. A comment may name a file that the user must download.
             named = re.findall(r'"\$\{EVERGRAD_DATA[^}]*\}/([^"]+)"', text)
             self.assertEqual(len(named), text.count('"${EVERGRAD_DATA'), job)
             for path in named:
@@ -247,7 +246,7 @@ class FrontDoor(Case):
     def test_failures_are_repeated_at_the_end_and_ctests_summary_is_last(self):
         write(
             os.path.join(self.checkout, "deploy", "scripts", "data.py"), ""
-        )  # so that no data is needed
+        )  # an empty script, so that no data is needed
         long_name = (
             "a name as long as a sentence, which would fill every other line with dots; "
             "with a semicolon"

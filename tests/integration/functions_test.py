@@ -28,12 +28,12 @@ def free_port():
 
 class Documented(Case):
     def test_the_readmes_block_runs_if_it_is_pasted_whole(self):
-        """Runs all lines of examples/functions/README.md at once. Nobody waits for the coordinator
-        between the lines."""
+        """Runs all lines of examples/functions/README.md at once. The shell does not wait for the
+        coordinator between the lines."""
         lines = block("examples/functions/README.md", "sh", "evergrad-example-client")
         self.assertIn("127.0.0.1:7000", lines)
-        # The port becomes a free one, and the checkout becomes a folder with the binaries of this
-        # build.
+        # The port in the lines is replaced by a free one, and the checkout by a folder with the
+        # binaries of this build.
         lines = lines.replace(":7000", ":%d" % free_port())
         checkout = self.path("check out")
         os.makedirs(os.path.join(checkout, "build", "release"))
@@ -42,8 +42,8 @@ class Documented(Case):
         )
         os.symlink(os.path.join(ROOT, "configs"), os.path.join(checkout, "configs"))
         with open(self.path("said"), "w") as said:
-            # The shell has its own process group, so that processes that a failed block leaves
-            # running can be ended.
+            # The shell has its own process group. If a block of lines fails, the processes that it
+            # leaves running can then be ended.
             shell = subprocess.Popen(
                 ["bash"],
                 stdin=subprocess.PIPE,
@@ -78,8 +78,8 @@ class Documented(Case):
 
 class Example(Case):
     def test_closures_of_a_client_fit_a_plane(self):
-        """With two workers and two servers, the error falls, each step is applied once, a mistake
-        is reported once, and the job succeeds."""
+        """With two workers and two servers, the error of the fitted plane falls, each step is
+        applied once, a user's mistake is reported once, and the job succeeds."""
         with Cluster(binary(""), 2, 2, worker_binary="evergrad-example-worker").up() as c:
             c.psctl("job", "submit", os.path.join(ROOT, "configs", "examples", "functions.yaml"))
             wait_for(

@@ -88,7 +88,7 @@ def main():
     make_root(spec["root"], spec)
     os.chroot(spec["root"])
     os.chdir("/")
-    # Python ignores these signals, and a program would inherit that.
+    # Python ignores these signals, and an executed program would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     give_up_root(spec)

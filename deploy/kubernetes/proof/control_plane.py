@@ -1,5 +1,5 @@
 """Starts etcd and the control plane of build/tools/kubernetes on loopback, and speaks to the API
-server. The caller is alone in its network namespace, so every port is free."""
+server. The caller has a network namespace of its own, so every port is free."""
 import base64
 import http.client
 import json
@@ -87,7 +87,8 @@ class Api:
                 text = response.read()
                 break
             except (OSError, http.client.HTTPException) as error:
-                # The server closes idle connections. A new connection is tried once.
+                # The server closes idle connections. The request is therefore tried once more on a
+                # new connection.
                 connection.close()
                 self.own.connection = None
                 if attempt == 2:
@@ -116,8 +117,8 @@ class Api:
         return self.request("PATCH", path, body, "application/strategic-merge-patch+json")
 
     def path_of(self, document):
-        """Returns the path of an object. The server's own list of kinds has the names for the
-        path."""
+        """Returns the path of an object. The names in the path come from the server's own list of
+        kinds."""
         version, kind = document["apiVersion"], document["kind"]
         group = ("/apis/" if "/" in version else "/api/") + version
         if (version, kind) not in self.kinds:

@@ -24,7 +24,7 @@ CAPACITY = {"cpu": "8", "memory": "32Gi", "ephemeral-storage": "100Gi", "pods": 
 HEARTBEAT_SECONDS = 5
 LOOK_SECONDS = 0.3
 BACKOFF_SECONDS, BACKOFF_SECONDS_MAX = 10, 300
-# The fields that this kubelet follows, or that are for others: the scheduler, the API server.
+# The fields that this kubelet follows, and those that the scheduler or the API server follows.
 POD_FIELDS = set(
     "affinity automountServiceAccountToken containers dnsPolicy enableServiceLinks hostname"
     " nodeName preemptionPolicy priority priorityClassName restartPolicy schedulerName"
@@ -54,7 +54,7 @@ def quantity(text):
 
 
 class Probe:
-    """One kind of probe of a container, and when it is due."""
+    """One kind of probe of a container, with the time at which the probe is due."""
 
     def __init__(self, spec, ports, address):
         known("probe", spec, set("httpGet failureThreshold periodSeconds successThreshold"
@@ -166,8 +166,9 @@ class Container:
         )
 
     def look(self, again):
-        """Starts the process if it is due, and asks the probes. Returns whether the container has
-        ended for good; with `again` it never does."""
+        """Starts the process if it is due, and runs the probes. Returns whether the container has
+        ended for good. With `again`, an ended container is always restarted, so it never ends for
+        good."""
         if self.process is None:
             if time.monotonic() >= self.start_at:
                 self.start()
@@ -265,7 +266,7 @@ class Pod(threading.Thread):
             if not self.lost.is_set():
                 raise
         if self.lost.is_set():
-            self.vanish()  # A process may have started while its node vanished.
+            self.vanish()  # This process may have started while its node vanished.
 
     def serve(self):
         known("pod " + self.name, self.object["spec"], POD_FIELDS)
@@ -437,8 +438,8 @@ class Pod(threading.Thread):
                 time.sleep(LOOK_SECONDS)
 
     def vanish(self):
-        """Ends the pod as the loss of its node does: without another packet, without a signal that
-        a process could handle, and without a message to the API server."""
+        """Ends the pod as the loss of its node would: no further packet leaves it, its processes
+        get no signal that they could handle, and the API server gets no message."""
         self.lost.set()
         if self.sandbox is not None and self.sandbox.holder.poll() is None:
             self.sandbox.unplug()
@@ -450,13 +451,13 @@ class Pod(threading.Thread):
 
 
 class Kubelet(threading.Thread):
-    """Looks for pods of its nodes, and keeps the nodes Ready."""
+    """Looks for pods that are bound to its nodes, and keeps the nodes Ready."""
 
     def __init__(self, api, nodes, bin_folder, work):
         super().__init__(name="kubelet", daemon=True)
         self.api, self.bin, self.work = api, bin_folder, work
-        self.nodes = set(nodes)  # those that are alive
-        self.pods = {}  # by uid; those that have ended stay
+        self.nodes = set(nodes)  # the names of the nodes that are alive
+        self.pods = {}  # by uid; ended pods are kept
         self.lock = threading.Lock()
 
     def run(self):

@@ -37,7 +37,8 @@ OVERLAY = os.path.join(ROOT, "deploy", "kubernetes", "overlays", "gke-spot")
 FIRST_JOB = os.path.join(ROOT, "deploy", "kubernetes", "jobs", "first")
 NAMESPACE = "/api/v1/namespaces/evergrad/"
 PODS = NAMESPACE + "pods"
-# The pods of each role in this cluster: (number, prefix of the nodes).
+# The pods of each role in this cluster: (number of pods, first letters of the names of their
+# nodes).
 ROLES = {"coordinator": (1, "ordinary-"), "ps-server": (2, "ordinary-"), "worker": (4, "spot-")}
 # The nodes with a taint. The pods of psctl do not tolerate the taint, so they are on other nodes.
 TAINTED = ("spot-0", "spot-1")
@@ -105,13 +106,13 @@ class Proof:
     # The state of the cluster.
 
     def pods(self, role):
-        """Returns the pods of a role that are not told to end, by name."""
+        """Returns the pods of a role, by name, without those that are being deleted."""
         found = self.api.get(PODS + "?labelSelector=app.kubernetes.io/component%3D" + role)["items"]
         alive = [p for p in found if not p["metadata"].get("deletionTimestamp")]
         return {p["metadata"]["name"]: p for p in alive}
 
     def ready_pods(self, role, others_than=()):
-        """Returns the pods of a role if all of them are ready and none has a uid of
+        """Returns the pods of a role if all of them are ready and no pod has a uid of
         `others_than`."""
         pods = self.pods(role)
         ready = [
@@ -397,7 +398,8 @@ class Proof:
             return refused.status, refused.message
 
     def gentle_end(self, uid, what, grace):
-        """Checks that the process of a pod ended after SIGTERM, and returns the seconds."""
+        """Checks that the process of a pod ended after SIGTERM. Returns the seconds that it
+        took."""
         pod = self.kubelet.pods[uid]
         self.wait("the process of %s has ended" % what, grace + 30, lambda: pod.ended_in)
         seconds, codes, killed = pod.ended_in
@@ -525,8 +527,8 @@ def is_ready(thing):
 
 
 def difference(before, after):
-    """Returns the difference between two lists of objects. The kind and the name of the object are
-    above each part."""
+    """Returns the difference between two lists of objects. Each part of it begins with the kind and
+    the name of its object."""
     lines = []
     for a, b in zip(before, after):
         expect(a["metadata"] == b["metadata"], "the same objects in the same order", b["metadata"])

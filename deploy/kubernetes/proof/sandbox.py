@@ -77,7 +77,7 @@ def comm(pid):
 
 
 class Process:
-    """The first process of a container. Its end ends all processes of the container."""
+    """The first process of a container. When it ends, all processes of the container end."""
 
     def __init__(self, sandbox, spec, folder, log):
         """Starts the process. container.py reads `spec` from a JSON file."""
@@ -108,8 +108,8 @@ class Process:
         return int(children[0]) if children else None
 
     def exit_code(self):
-        """Returns None while the process runs. After a signal that was not handled the code is not
-        0."""
+        """Returns the exit code, or None while the process runs. If a signal ended the process, the
+        code is 128 plus the signal's number."""
         code = self.outer.poll()
         return code if code is None or code >= 0 else 128 - code
 

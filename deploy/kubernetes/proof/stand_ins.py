@@ -1,5 +1,5 @@
-"""Stand-ins for two programs of a cluster that need no more than the API: the cluster's DNS, and
-cert-manager."""
+"""Stand-ins for two programs of a cluster that need nothing but the API of Kubernetes: the
+cluster's DNS server, and cert-manager."""
 import base64
 import os
 import socket
@@ -17,9 +17,9 @@ TYPE_A, NOERROR, NXDOMAIN = 1, 0, 3
 
 
 class Dns(threading.Thread):
-    """Answers with the addresses in the Endpoints of headless services, which the real controller
-    updates. Answers are cached as long as CoreDNS caches them, also the answer that a name does not
-    exist."""
+    """A DNS server. It answers with the addresses in the Endpoints of headless services, which the
+    real controller updates. It caches answers as long as CoreDNS does, also the answer that a name
+    does not exist."""
 
     def __init__(self, api, address):
         super().__init__(name="dns", daemon=True)
@@ -88,7 +88,8 @@ class CertManager:
         os.makedirs(folder)
 
     def make(self, certificates):
-        """Makes the Secrets, that of the authority first, and returns their names."""
+        """Makes the Secrets and returns their names. The Secret of the certificate authority comes
+        first."""
         made = []
         for c in sorted(certificates, key=lambda c: not c["spec"].get("isCA")):
             files = self.issue(c["spec"])

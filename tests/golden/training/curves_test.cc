@@ -1,6 +1,6 @@
 // Tests training end to end in one process, without a network: reader, plan, graph, shards with
 // their initializers, ledger and Adam. The loss curve must equal that of an independent float64
-// implementation (make_curves.py, which wrote curves.json).
+// implementation. make_curves.py is this implementation, and has written its curves to curves.json.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -244,7 +244,7 @@ std::unique_ptr<worker::Dataset> OpenData(const Golden& golden) {
   return *std::move(data);
 }
 
-// Returns the largest relative difference of the first `steps` losses.
+// Returns the largest relative difference among the first `steps` losses.
 double Worst(const std::vector<double>& got, const std::vector<double>& want, std::size_t steps) {
   REQUIRE(got.size() >= steps);
   REQUIRE(want.size() >= steps);
@@ -264,7 +264,7 @@ void CheckCurve(const std::string& name, std::size_t steps) {
   const Run run = Train(name, *data, golden, 1, steps);
   CHECK(Worst(run.losses, want, 100) <= 1e-4);
   CHECK(Worst(run.losses, want, steps) <= 1e-3);
-  // the loss must have fallen, or the comparison would show little
+  // if the loss had not fallen, the comparison would show little
   CHECK(run.losses.back() < 0.5 * run.losses.front());
 }
 
@@ -274,8 +274,8 @@ TEST_CASE("the loss curve of the MLP equals the float64 implementation's") {
 TEST_CASE("the loss curve of the CNN equals the float64 implementation's") {
   CheckCurve("cnn", 200);
 }
-// Only 100 steps are compared. make_curves.py explains why relu, pooling and Adam cannot be
-// compared for longer.
+// Only the first 100 steps are compared. make_curves.py explains why a model with relu, pooling and
+// Adam cannot be compared for longer.
 TEST_CASE("the loss curve of the CNN with relu equals the float64 implementation's") {
   CheckCurve("cnn_relu", 100);
 }

@@ -1,7 +1,7 @@
-// Reads the example job of a matrix factorization from its file, and trains it in one process. With
-// the csv reader, lookups, embedding layers, L2 and RMSE, it must reach the result of a correct
-// implementation on its ratings. The rows are in plain maps, with the lazy Adam of the job, which
-// has a step count t for each row.
+// Reads the example job of a matrix factorization from its file, and trains it in one process. The
+// training uses the csv reader, lookups, embedding layers, L2 and RMSE. It must reach the result
+// that a correct implementation reaches on the same ratings. The rows are in plain maps, with the
+// lazy Adam of the job, which has a step count t for each row.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -80,8 +80,8 @@ Loaded Load(const worker::Dataset& data, const worker::Graph& graph, const std::
   return loaded;
 }
 
-// Trains the example on `set`/ratings.csv below the data folder, and returns the last RMSE. If the
-// file is missing, prints a message and returns nullopt.
+// Trains the example on the file ratings.csv in the folder `set` of the data folder. Returns the
+// last RMSE. If the file is missing, prints a message and returns nullopt.
 std::optional<double> RmseOn(const std::string& set, std::uint64_t ratings) {
   std::ifstream file(test::SourceDir() + "/configs/examples/matrix_factorization.yaml");
   std::stringstream text;
@@ -172,7 +172,7 @@ std::optional<double> RmseOn(const std::string& set, std::uint64_t ratings) {
 
 TEST_CASE("the example of matrix factorization finds the structure of the synthetic ratings") {
   const auto rmse = RmseOn("ratings", 105170);
-  if (rmse) CHECK(*rmse <= 0.640);  // biases alone reach 0.786
+  if (rmse) CHECK(*rmse <= 0.640);  // a model of the biases alone reaches 0.786
 }
 
 TEST_CASE("the example of matrix factorization reaches an RMSE of 0.870 on the MovieLens ratings") {

@@ -9,16 +9,16 @@ worker and one server, with a fixed seed and pipeline 0.
   make_curves.py --check                  compares the gradients here with central differences,
                                           and Philox with its paper
 
-mlp has relu, and cnn has tanh. cnn_relu is compared over its first 100 steps only. Where the input
-of a relu is zero within the rounding error, float32 and float64 can get different signs. Adam
-applies the full rate to the gradient of a rarely active unit, however small the gradient is. One
-different sign therefore changes the loss by 1e-3 some steps later. With relu, float32 on SSE4.1,
-AVX2 and AVX-512 did not stay together for 200 steps with any of 30 seeds. With tanh it stayed
-within 1e-4 with eight of eight seeds. The seeds here were chosen so that the three agree to 2e-5 in
-the compared steps.
+mlp has relu, and cnn has tanh. cnn_relu is compared over its first 100 steps only, for this reason.
+Where the input of a relu is zero within the rounding error, float32 and float64 can get different
+signs. Adam applies the full rate to the gradient of a rarely active unit, however small the
+gradient is. One different sign therefore changes the loss by 1e-3 some steps later. With relu, the
+losses in float32 on SSE4.1, AVX2 and AVX-512 did not agree for 200 steps with any of 30 seeds. With
+tanh they agreed within 1e-4 with eight of eight seeds. The seeds here were chosen so that the three
+agree to 2e-5 in the compared steps.
 
-The data is fashion-mnist-12k in file order, with pixels times 0.00392156862, in batches of 64. An
-epoch's last batch is short.
+The data is fashion-mnist-12k in file order, with pixels times 0.00392156862, in batches of 64. The
+last batch of an epoch is shorter.
 """
 import gzip
 import json
@@ -72,7 +72,7 @@ def key_of(seed, name):
 
 
 def uniform(key, n):
-    """Element i is word i % 4 of block i / 4, and uses 24 bits of it."""
+    """Returns n uniform numbers. Element i is made from 24 bits of word i % 4 of block i / 4."""
     lanes = philox(key, np.arange((n + 3) // 4)).T.reshape(-1)[:n]
     return (lanes >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
 
@@ -146,8 +146,8 @@ class Conv:
 
 
 class Pool:
-    """Max pooling over 2x2 with stride 2 and no padding. Of equal maxima, the first one gets the
-    gradient."""
+    """Max pooling over 2x2 with stride 2 and no padding. If several elements are the maximum, the
+    first one gets the gradient."""
 
     weights = gradients = []
 
