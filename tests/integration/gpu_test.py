@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tests workers on GPUs: how a device is chosen, how it is refused with the reason, and a job on
-devices. The device is emulated (tests/unit/worker/backend/cuda/emulated_library.cc), so that this
-runs everywhere. The daemons and the worker's part of the CUDA backend are the real ones.
+several devices. The devices are emulated (tests/unit/worker/backend/cuda/emulated_library.cc), so
+that this test runs everywhere. The daemons and the worker's part of the CUDA backend are the real
+ones.
 
   gpu_test.py --bin DIR [Class[.test]]"""
 import json
@@ -182,7 +183,7 @@ class Gpus(unittest.TestCase):
             )
             self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
             said = [e["text"] for e in status["events"] if "cannot take part" in e["text"]]
-            # There is no such event if nothing was granted to that worker.
+            # If that worker got no work, this event does not exist.
             self.assertLessEqual(len(said), 1, said)
             steps = {w["identity"]: int(w["steps"]) for w in status["workers"]}
             self.assertEqual(steps.get("0", 0), 0, status["workers"])
@@ -198,7 +199,7 @@ class Gpus(unittest.TestCase):
             victim = c.workers[0]
             victim.prefix = ["env", "EVERGRAD_EMULATED_FAIL_AFTER_COPIES=300"]
             c.up()
-            for i in range(6):  # It is not promised how a job is divided among workers.
+            for i in range(6):  # How a job is divided among workers is not fixed.
                 name = "device-%d" % i
                 c.psctl(
                     "job",
@@ -441,8 +442,8 @@ class Gpus(unittest.TestCase):
     def test_gpu_check_shows_the_error_of_a_device_that_fails_in_training_and_the_logs(self):
         folder = self.with_emulated()
         out = os.path.join(folder, "check.json")
-        # The last part of the check, training with deaths, would wait for workers that are gone
-        # until the time limit ends.
+        # The last part of the check is a training in which processes are killed. It would wait for
+        # the workers that have ended until the time limit.
         r = subprocess.run(
             [
                 os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"),
@@ -504,7 +505,7 @@ class Gpus(unittest.TestCase):
 
     def test_gpu_check_has_one_time_limit_and_lists_the_parts_that_did_not_run(self):
         for_ever, device = "exec tail -f /dev/null", "echo 'gpu:0 slow'"
-        # One part hangs, and there is no time for the following parts. The check must distinguish a
+        # One part hangs, and no time is left for the following parts. The check must distinguish a
         # part that was stopped from parts that never began.
         r, checked, rows, took = self.check_with(
             {
@@ -575,7 +576,7 @@ esac
         self.assertEqual(rows["bench: PyTorch"]["verdict"], "skipped")
         self.assertEqual(rows["bench: transfers hidden"]["verdict"], "not run", r.stdout)
         self.assertRegex(rows["bench: transfers hidden"]["detail"], "^no time: stopped after")
-        # If enough time is left for a part, the part's own limit decides.
+        # If more time is left than the part's own limit, the part's own limit decides.
         r, checked, rows, _ = self.check_with(
             {
                 "psctl": "exit 0",
@@ -768,7 +769,7 @@ esac""",
         for name in (
             "train: mlp",
             "train: cnn",
-        ):  # There is a GPU, and no output says that it was used.
+        ):  # A GPU was found, but no output says that it was used.
             self.assertEqual(rows[name]["verdict"], "failed", rows[name])
         self.assertEqual(rows["memory checker"]["verdict"], "ok", r.stdout)
 

@@ -51,7 +51,7 @@ class Daemon:
         self.test.assertEqual(self.probe("--live"), 0)
 
     def wait_not_ready(self, condition, reason):
-        """Waits until a line of /readyz names this condition, with `reason` in the line."""
+        """Waits until a line of /readyz names this condition, and has `reason` in it."""
         beginning = "not ready: %s: " % condition
 
         def found():
@@ -162,7 +162,7 @@ class Health(Case):
             0,
             "--coordinator",
             coordinator.address,
-            # The reading of the first shard is delayed by ten seconds.
+            # The failpoint delays the reading of the first shard by ten seconds.
             "--failpoints",
             "snapshot.restore=1*delay(10000)",
         )

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests that jobs which run at the same time on one cluster end as if each ran alone: with the same
-bits in values and in optimizer state.
+"""Tests jobs that run at the same time on one cluster. Each must end as if it ran alone: with the
+same bits in values and in optimizer state.
 
   jobs_test.py --bin DIR [Class[.test]]"""
 import os
@@ -15,8 +15,8 @@ from cluster import Cluster, wait_for  # noqa: E402
 
 class SideBySide(unittest.TestCase):
     def bits(self, c, name, folder):
-        """Returns what a job leaves: for each variable the digests of values and optimizer state,
-        and the bytes of the exported arrays."""
+        """Returns the results of a job: for each variable the digests of values and optimizer
+        state, and the bytes of the exported arrays."""
         digests = {
             v["name"]: (v["complete"], v["digest"], v["slot_digest"])
             for v in c.psctl_json("variable", "list", "--job", name)["variables"]
@@ -63,8 +63,8 @@ class SideBySide(unittest.TestCase):
                 for other in range(one):
                     self.assertNotEqual(alone[one], alone[other])
             for one, other in ((0, 1), (0, 2)):
-                # If one job of the pair ended before both were seen to train, the pair does not
-                # show that jobs run at the same time. Then another pair runs, and its results are
+                # A pair of jobs shows that jobs run at the same time only if both were seen to
+                # train before one of them ended. Otherwise another pair runs, and its results are
                 # compared, too.
                 met = False
                 for i in range(10):

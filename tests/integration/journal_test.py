@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests a coordinator whose journal has lost a job, and a server that is restarted, with real
-processes.
+"""Tests two cases with real processes: a coordinator whose journal has lost a job, and a server
+that is restarted.
 
   journal_test.py --bin build/release/bin [unittest arguments]
 """
@@ -28,8 +28,8 @@ JOURNAL = 10  # common/daemon/exit_codes.h
 
 
 class LostJournal(Case):
-    """The coordinator's journal is lost, while one server and one worker continue to run. The
-    coordinator's address stays the same, so that they find the next coordinator."""
+    """The coordinator loses its journal, while one server and one worker continue to run. The
+    coordinator's address stays the same, so that they find the next coordinator process."""
 
     def coordinator(self, name, *arguments):
         return self.start(
@@ -107,7 +107,7 @@ class LostJournal(Case):
 
     def test_a_missing_journal_stops_the_coordinator_before_servers_drop_the_job(self):
         shutil.rmtree(self.path("state"))
-        for life in range(2):  # The second life finds the empty journal that the first one made.
+        for life in range(2):  # The second process finds the empty journal of the first.
             process = self.coordinator("gone %d" % life)
             self.assertEqual(self.ends(process), JOURNAL, process.log())
             self.assertIn("has lost jobs that still exist", process.log())
@@ -135,7 +135,8 @@ class LostJournal(Case):
 
 class RestartedServer(Case):
     def test_a_restarted_server_does_not_wait_for_the_lease_of_its_former_process(self):
-        # The lease is so long that the test would fail if anything waited for its end.
+        # The lease is so long that the test would reach its own deadline if anything waited for the
+        # end of a lease.
         process, address = self.start_listening(
             COORDINATOR,
             "coordinator",

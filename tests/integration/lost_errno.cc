@@ -1,9 +1,10 @@
-// A library that is preloaded into a program (LD_PRELOAD). It changes errno after connect(), for
-// the first EVERGRAD_LOST_ERRNO TCP connections whose connect() has not completed at once.
+// A library that is preloaded into a program (LD_PRELOAD). After connect(), it changes errno for
+// the first EVERGRAD_LOST_ERRNO TCP connections that connect() did not complete at once.
 //
 // gRPC reads errno only after it has put the socket into its epoll set, and any call in between may
-// change errno. This happened when a file of /sys was read that a bare chroot lacks: gRPC gave up
-// the connection with "No such file or directory". This library makes the error happen each time.
+// change errno. This happened in a bare chroot, because a call in between read a file of /sys that
+// the chroot lacks. gRPC then gave up the connection with "No such file or directory". This library
+// makes the error happen each time.
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <stdlib.h>

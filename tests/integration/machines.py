@@ -1,8 +1,8 @@
-"""Network namespaces that act as machines, for the tests that need addresses off loopback.
+"""Network namespaces that act as machines, for tests that need addresses off loopback.
 
-They need root or a user namespace (`unshare -Urnm`). To run in such a namespace, a test file must
-call `run_inside_if_needed()` first in its main. If neither is available, the tests are skipped with
-the reason.
+They need root or a user namespace (`unshare -Urnm`). A test file that may run in a user namespace
+must call `run_inside_if_needed()` first in its main. With neither root nor a user namespace, the
+tests are skipped with the reason.
 """
 import os
 import subprocess
@@ -30,16 +30,17 @@ def run_inside_if_needed():
 
 
 def run_as_machine(address):
-    """Runs the file again in a new network namespace and a new mount namespace. Loopback also has
-    `address` there. If this process may not make namespaces, the call has no effect."""
+    """Runs the file again in a new network namespace and a new mount namespace, where loopback also
+    has `address`. If this process may not make namespaces, the call has no effect."""
     script = "ip link set lo up && ip addr add %s/32 dev lo" % address
     _run_inside("-nm", script)
     _run_inside("-Urnm", script)
 
 
 def _run_inside(namespaces, script):
-    """Replaces this process by one in new namespaces, unless it already runs in them or they cannot
-    be made. The loopback of a new network namespace is down until the script brings it up."""
+    """Replaces this process by one in new namespaces. Does nothing if it already runs in them or if
+    they cannot be made. The loopback of a new network namespace is down until the script brings it
+    up."""
     if not os.environ.get(INSIDE) and can("unshare", namespaces, "true"):
         os.execvpe(
             "unshare",
@@ -64,11 +65,11 @@ exec cat
 
 
 class Machine:
-    """A network namespace. A process that waits for the end of its stdin holds the namespace. The
-    namespace therefore ends with the test process, however that ends.
+    """A network namespace. A process that waits for the end of its stdin keeps the namespace alive.
+    The namespace therefore ends with the test process, however that ends.
 
-    With `name` and `disk` the machine also has that host name, and, at the path `disk`, a file
-    system that no other machine sees.
+    With `name` and `disk` the machine also has `name` as its host name, and, at the path `disk`, a
+    file system that no other machine sees.
     """
 
     def __init__(self, test, name=None, disk=None):
@@ -111,17 +112,18 @@ class Machine:
         subprocess.run(self.prefix + ["ip", "link", "set", device, "up"], check=True)
 
     def path(self, *parts):
-        """Returns the path by which this process can open a file on the machine's disk."""
+        """Returns the path at which this process can open a file on the machine's disk."""
         return os.path.join("/proc/%d/root" % self.holder.pid + self.disk, *parts)
 
     def end(self):
-        """Removes the machine. No process may be left in it. A repeated call does nothing."""
+        """Removes the machine. No process may be running in it any more. A repeated call does
+        nothing."""
         self.holder.stdin.close()
         self.holder.wait()
 
 
 def wire(near, far):
-    """Joins two machines by a veth pair. Each argument is (machine, address), and both addresses
+    """Connects two machines by a veth pair. Each argument is (machine, address), and both addresses
     are in one /24 network."""
     subprocess.run(
         near[0].prefix
@@ -145,8 +147,8 @@ def wire(near, far):
 
 
 def signed_by_openssl(certs, name, host, days, uri=None, authority="ca"):
-    """Makes a certificate that the authority in `certs` signs, with openssl instead of psctl. With
-    `days` -1 it expired yesterday."""
+    """Makes a certificate that the authority in `certs` signs. It uses openssl, because psctl makes
+    no wrong certificates. With `days` -1 the certificate expired yesterday."""
     key, request, out, extensions = (
         os.path.join(certs, name + e) for e in (".key", ".csr", ".pem", ".ext")
     )

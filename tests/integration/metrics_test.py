@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the metrics listeners of all three daemons: the permission to read them off loopback, with
-and without TLS, and that the text passes Prometheus' checker.
+"""Tests the metrics listeners of all three daemons. Off loopback, with and without TLS, only those
+with the permission may read the metrics, and the text must pass Prometheus' checker.
 
   metrics_test.py --bin build/release/bin [unittest arguments]
 """
@@ -47,8 +47,8 @@ def fetch(scheme, address, path, authority=None, certificate=None):
 
 
 class OffLoopback(Case):
-    """A machine whose address is not loopback. The tests open the metrics of the daemons there in
-    each possible way."""
+    """A machine whose address is not loopback. The tests make the daemons there serve their metrics
+    in each possible way."""
 
     def setUp(self):
         super().setUp()
@@ -279,8 +279,9 @@ def board_queries():
 
 
 class Board(unittest.TestCase):
-    """Tests the Grafana board and the alert rules without a cluster. docs/cli.md lists the metrics
-    of the daemons, and cli_docs_test.py compares it with the daemons."""
+    """Tests the Grafana board and the alert rules without a cluster. The names of metrics must be
+    in docs/cli.md, which lists the metrics of the daemons. cli_docs_test.py compares that page with
+    the daemons."""
 
     def test_board_and_rules_name_only_metrics_that_the_daemons_have(self):
         known = set(re.findall(r"(?m)^\| `((?:evergrad|process)_\w+)` \|", read(DOCS)))
@@ -348,7 +349,7 @@ class Prometheus(Case):
         worker, _ = self.start_listening(
             WORKER, "worker", *flags, "--name", 0, "--threads", 1, "--coordinator", address
         )
-        # The job has tables and dense variables, and the workers generate its data.
+        # The job has embedding tables and dense variables, and the workers generate its data.
         self.psctl(
             "job",
             "submit",

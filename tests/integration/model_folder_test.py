@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the folder `model` of a run: load.py, which needs only NumPy, must reproduce what the
-workers measured.
+"""Tests the folder `model` of a run. load.py, which needs only NumPy, must reproduce the loss and
+the metrics that the workers measured.
 
   model_folder_test.py --bin DIR [Class[.test]]"""
 import importlib.util
@@ -36,7 +36,7 @@ def load_py():
 
 
 class Records(unittest.TestCase):
-    """Tests the conversion of raw records, without a cluster."""
+    """Tests how load.py converts raw records to inputs, without a cluster."""
 
     @classmethod
     def setUpClass(cls):
@@ -125,7 +125,7 @@ class Records(unittest.TestCase):
                 field.value(text)
 
     def jsonl(self, text, *fields, missing=()):
-        """Returns the fields for the records of a jsonl file. Each field is a list."""
+        """Returns the fields, for the records of a jsonl file in which each field is a list."""
         fields = [
             {
                 "columns": [f["name"]],
@@ -290,7 +290,7 @@ class Models(Case):
             metrics = json.load(f)["metrics"]
         alone = self.path("alone")
         shutil.copytree(os.path.join(run, "model"), alone)
-        shutil.rmtree(runs)  # nothing else remains
+        shutil.rmtree(runs)  # only the copy of the folder remains
         return alone, metrics
 
     def evaluate(self, folder, *arguments):

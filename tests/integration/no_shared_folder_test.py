@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Two machines share no folder: a job reports where its files are, and psctl sends them to the
-user.
+"""Tests two machines that share no folder. A job must report where its files are, and psctl must
+send them to the user.
 
   no_shared_folder_test.py --bin build/release/bin [unittest arguments]
 
@@ -43,7 +43,7 @@ class NoSharedFolder(Case):
         os.mkdir(self.disk)
         self.near, self.far = Machine(self, "near", self.disk), Machine(self, "far", self.disk)
         wire((self.near, self.NEAR), (self.far, self.FAR))
-        self.shared = self.path("shared")  # outside of the machines' disks, so both see it
+        self.shared = self.path("shared")  # not on the machines' own disks, so both see it
         os.mkdir(self.shared)
         root = ["--checkpoint-root", self.shared, "--checkpoint-root", self.disk]
         # The coordinator and one server run on one machine. The other server, the only worker and
@@ -118,8 +118,8 @@ class NoSharedFolder(Case):
     def test_the_files_of_a_run_reach_the_user_and_no_unreadable_checkpoint_is_complete(self):
         job = self.job()
         r = self.user("job", "run", job)
-        # The report must be correct: no checkpoint could be read completely, and it says on which
-        # disk each file is.
+        # The report must not claim success: no checkpoint could be read completely. It must say on
+        # which disk each file is.
         self.assertNotIn("(complete)", r.stdout)
         self.assertIn(
             "no checkpoint: the checkpoint folder is not shared: "
@@ -160,8 +160,8 @@ class NoSharedFolder(Case):
             {f["name"]: f["sha256"] for f in result["files"]},
             {n: sha256(os.path.join(here, n)) for n in ("weights.npz", "weights.safetensors")},
         )
-        # The files must be the trained weights, bit for bit those of an ordinary run on one
-        # machine.
+        # The files must be the trained weights. Bit for bit, they must equal those of an ordinary
+        # run on one machine.
         ordinary = self.path("ordinary")
         self.psctl(
             "job",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests preemption notices with real daemons and imitated metadata services of the clouds.
+"""Tests preemption notices with real daemons, and with imitations of the clouds' metadata services.
 
   preemption_test.py --bin build/release/bin [Settings|Workers|Recommendations|…]
 """
@@ -39,8 +39,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 class Fake:
     """The imitated metadata service of one cloud. `state` says what it announces: "none", "notice"
-    or "recommended". Other states are faults: "silent", "garbage" or an HTTP status. Answers are
-    counted by the state in which they were given."""
+    or "recommended". The other states are faults: "silent", "garbage" or an HTTP status. The
+    service counts its answers, separately for each state."""
 
     def __init__(self, test):
         self.state, self.answered, self.acknowledged = "none", {}, []
@@ -69,7 +69,7 @@ class Fake:
             self.changed.notify_all()
 
     def wait_answers(self, count):
-        """Waits until `count` requests were answered since the present state began."""
+        """Waits until the service has answered `count` requests since its present state began."""
         with self.changed:
             state = self.state
         wait_for(
@@ -78,8 +78,8 @@ class Fake:
         )
 
     def wait_change(self, before, seconds):
-        """Holds back an answer until the state is no longer `before`. The service calls it for a
-        request that waits for a change."""
+        """Holds back an answer until the state is no longer `before`. The service calls this method
+        for a request that waits for a change."""
         with self.changed:
             self.changed.wait_for(lambda: self.ended or self.state != before, seconds)
 
@@ -270,7 +270,7 @@ class Daemons(Case):
         self.psctl("job", "cancel", "long", *self.to)
 
     def wait_left(self, process, fake):
-        """Checks that the daemon ends because of the notice, with exit code 0."""
+        """Checks that the daemon ends with exit code 0 because of the notice."""
         wait_for(process.name + " to leave", lambda: process.process.poll() is not None)
         self.assertEqual(process.process.returncode, 0, process.log())
         self.assertIn("leaving: " + fake.notice, process.log())
@@ -355,7 +355,7 @@ class Settings(Daemons):
 
 
 class Workers(Daemons):
-    """A worker must leave within one step after the notice of each cloud, and the job must
+    """After a notice of each cloud, a worker must leave within one step, and the job must
     continue."""
 
     def notice(self, fake, source=None):
@@ -489,7 +489,7 @@ class Coordinators(Daemons):
         self.wait_steps(20)
         fake.enter("notice")
         self.wait_left(coordinator, fake)
-        # Another coordinator must continue the job from the journal.
+        # Another coordinator process must continue the job from the journal.
         os.rename(coordinator.log_path, self.path("first.log"))
         address = self.to[1]
         os.unlink(self.path("coordinator.address"))

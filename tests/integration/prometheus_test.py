@@ -96,7 +96,7 @@ class Faster(unittest.TestCase):
         self.assertEqual([b for b in before if re.search(times, b)], [b for b, _ in changed])
         self.assertGreater(len(changed), 15)
         for b, a in changed:
-            # Each time must have been divided by FASTER.
+            # Each time in the rules must have been divided by FASTER.
             for of, divided in zip(re.findall(r"(\d+)m\b", b), re.findall(r"(\d+)ms\b", a)):
                 self.assertEqual(int(of) * 60 * 1000, int(divided) * FASTER, b)
 
@@ -162,7 +162,7 @@ class Server:
         }
         for role in self.ROLES:
             self.write_targets(role)
-        write(test.path("prometheus.yaml"), json.dumps(config))  # YAML includes JSON
+        write(test.path("prometheus.yaml"), json.dumps(config))  # every JSON text is also YAML
         self.process = Process(
             test,
             "prometheus",
@@ -345,8 +345,8 @@ class Alerts(Case):
             self.assertEqual((r.returncode, r.stdout + r.stderr), (0, ""), daemon.instance)
 
     def a_worker_is_slow(self, workers):
-        """Worker 1 is stopped for 24 of about every 27 steps of worker 0. It is usually stopped
-        while it computes a gradient, which is then 24 updates old."""
+        """Stops worker 1 for 24 of about every 27 steps of worker 0. It is usually stopped while it
+        computes a gradient, which is then 24 updates old when it is pushed."""
         fast, slow = workers
 
         def turns():
@@ -374,7 +374,7 @@ class Alerts(Case):
         self.assertGreater(len(queries), len(panels))
         for title, query in queries:
             query = query.replace("$__rate_interval", "%dms" % (20 * SCRAPE_MS))
-            query = re.sub(r" or vector\(0\)$", "", query)  # A constant would always be data.
+            query = re.sub(r" or vector\(0\)$", "", query)  # It would always return data.
             with self.subTest(panel=title, query=query):
                 wait_for(
                     "data of the panel %s: %s" % (title, query),
@@ -382,8 +382,8 @@ class Alerts(Case):
                 )
 
     def data_are_slow_and_values_not_finite(self, coordinator):
-        """The job reads a field that it does not use, and the reading takes longer than its
-        step."""
+        """Runs a job whose data has a large field that the model does not use. Reading a batch then
+        takes longer than its step. The learning rate makes the updates infinite."""
         for job in ("waits", "watched"):
             self.psctl(
                 *("job", "cancel", job, "--coordinator", coordinator.address),
@@ -399,7 +399,8 @@ class Alerts(Case):
         self.prometheus.wait_alert("EvergradWorkersWaitForData")
 
     def a_process_runs_out_of_descriptors(self, daemon):
-        """Only two descriptors are left free, which are needed to read the metric itself."""
+        """Leaves only two descriptors of the daemon free. They are needed to read the metric
+        itself."""
         before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
 
         def short():
@@ -411,8 +412,8 @@ class Alerts(Case):
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
 
     def the_journal_fails(self):
-        """A second coordinator has a low limit for its journal. Then another program fills the disk
-        of the journal."""
+        """Starts a second coordinator with a low limit for its journal. Then another program fills
+        the disk of the journal."""
         disk = self.path("second")
         os.mkdir(disk)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", disk], check=True)
@@ -433,7 +434,8 @@ class Alerts(Case):
         self.prometheus.wait_alert("EvergradJournalFails", instance=second.instance)
 
     def checkpoints_fail_and_the_last_worker_dies(self, worker):
-        """A file replaces the folder of the checkpoints, so that no checkpoint can be written."""
+        """Puts a file in the place of the folder of the checkpoints, so that no checkpoint can be
+        written."""
         (folder,) = glob.glob(self.path("coordinator", "runs", "hungry-*", "checkpoint"))
         os.rename(folder, folder + ".away")
         write(folder, "")

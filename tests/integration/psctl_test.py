@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests every noun and verb of psctl with real clusters, and provokes each exit code.
+"""Tests every command of psctl on real clusters, and provokes each exit code.
 
   psctl_test.py --bin build/release/bin [unittest arguments]
 """
@@ -81,8 +81,8 @@ def npz(path):
 
 
 def safetensors(path):
-    """Reads a .safetensors file by its documented format: the length of a JSON header, the header,
-    and the bytes of the arrays."""
+    """Reads a .safetensors file according to its documented format: the length of a JSON header,
+    the header, and the bytes of the arrays."""
     with open(path, "rb") as f:
         data = f.read()
     size = struct.unpack("<Q", data[:8])[0]
@@ -97,15 +97,15 @@ def safetensors(path):
 
 
 def digest(array):
-    """Returns the digest of common/base/mix.h of the bits of the values."""
+    """Returns the digest that common/base/mix.h defines, of the bits of the values."""
     return "%016x" % (
         sum(mix(i, int(b)) for i, b in enumerate(array.ravel().astype("<f4").view("<u4"))) & MASK
     )
 
 
 class WithCluster(Case):
-    """A background cluster for each test of a class, which `psctl cluster up` makes in a folder
-    with a space in its name."""
+    """Each test has a background cluster. `psctl cluster up` makes it in a folder whose name has a
+    space."""
 
     SERVERS, WORKERS = 2, 2
 
@@ -348,7 +348,7 @@ class Jobs(WithCluster):
         missing = self.psctl("job", "show", "quickk", *to, expect=2)
         self.assertIn("quickk", missing.stderr)
 
-        # A log that is followed must show a job that began later, and Ctrl-C must end it.
+        # A psctl that follows the log must show a job that began later, and Ctrl-C must end it.
         follower.wait_log("quick")
         self.assertNotIn("job=slow", follower.log())
         follower.process.send_signal(signal.SIGINT)
@@ -372,7 +372,7 @@ class Jobs(WithCluster):
         self.assertEqual({line["job"] for line in lines("--job", "quick")}, {"quick"})
         self.assertEqual(len(lines("--lines", "2")), 2)
         self.assertGreaterEqual(len(lines("worker/0", "--since", "1h")), len(one))
-        # After a while all lines of the same task are older than 300 ms.
+        # After a while, all log lines of the same task are older than 300 ms.
         wait_for(
             "the worker's lines to be older than 300 ms",
             lambda: not lines("worker/0", "--since", "300ms"),
@@ -399,15 +399,15 @@ class Jobs(WithCluster):
         watcher.process.send_signal(signal.SIGINT)
         self.assertEqual(watcher.process.wait(60), 130, watcher.log())
         self.assertEqual(self.psctl_json("job", "show", "slow", *to)["state"], "RUNNING")
-        # The next life of the coordinator must continue the job, and the watcher must continue to
-        # watch.
+        # The next process of the coordinator must continue the job, and the watcher must continue
+        # to watch.
         uid = self.psctl_json("job", "show", "slow", *to)["job_uid"]
         second = self.start(PSCTL, "second watcher", "job", "watch", "slow", *to)
         second.wait_log("RUNNING")
         self.psctl("cluster", "restart", "coordinator", "--kill", *to)
         second.wait_log(
             "the coordinator restarted"
-        )  # An event of the job says this. The gap itself may be too short to be seen.
+        )  # An event of the job says this. The gap may be too short for psctl to see it.
         shown = self.psctl_json("job", "show", "slow", *to)
         self.assertEqual((shown["job_uid"], shown["state"]), (uid, "RUNNING"))
         self.psctl("job", "cancel", "slow", *to)
@@ -464,8 +464,8 @@ class Jobs(WithCluster):
 
     def test_an_unreachable_coordinator_is_named_with_exit_code_4(self):
         with socket.socket() as taken:
-            # The socket is bound but not listening, so no other process gets this port, and nobody
-            # answers.
+            # The socket is bound but not listening. Therefore no other process gets this port, and
+            # no process answers there.
             taken.bind(("127.0.0.1", 0))
             address = "127.0.0.1:%d" % taken.getsockname()[1]
             for verb in (
@@ -494,14 +494,15 @@ class Jobs(WithCluster):
         r = self.psctl(
             "task", "list", "--coordinator", address, "--wait", "0ms", env=preloaded, expect=4
         )
-        self.assertIn("No such file or directory", r.stderr)  # shows that the error was reproduced
+        self.assertIn("No such file or directory", r.stderr)  # the imitated error has happened
         r = self.psctl("task", "list", "--coordinator", address, env=preloaded)
         self.assertIn("coordinator/0", r.stdout)
         self.assertEqual(r.stderr, "")
 
 
 class Files(Case):
-    """Tests the commands that need no cluster: on files, with overrides, and wrong usage."""
+    """Tests the commands and calls that need no cluster: commands on files, overrides of settings,
+    and wrong usage."""
 
     def test_validate_prints_every_mistake_of_the_file_with_line_and_column(self):
         folder = os.path.join(ROOT, "tests", "unit", "common", "config", "testdata")
@@ -766,8 +767,8 @@ class LocalRuns(Case):
             self.assertTrue(numpy.array_equal(arrays[name], again[name]), name)
 
     def accuracy_by_numpy(self, w, told):
-        """The reported accuracy must be that of the weights. The test computes the layers itself,
-        for the test images."""
+        """Checks that the reported accuracy belongs to the weights. The test computes the layers
+        itself, for the test images."""
         import gzip
 
         folder = os.path.join(self.data, "fashion-mnist-12k")
@@ -920,7 +921,7 @@ class Interrupts(Case):
                 try:
                     data = os.read(terminal, 65536)
                 except OSError:
-                    return  # psctl has ended, and its terminal is closed
+                    return  # psctl has ended, so its terminal is closed
                 if not data:
                     return
                 said.extend(data)
@@ -944,7 +945,7 @@ class Interrupts(Case):
             {pid},
             "a daemon is not psctl's child",
         )
-        os.write(terminal, b"\x03")  # to the whole foreground group, as Ctrl-C does
+        os.write(terminal, b"\x03")  # Ctrl-C, for the whole foreground process group
         wait_for("the question", lambda: says(b"cancel the job?"))
         os.write(terminal, b"n\n")
         wait_for("the job to continue", lambda: says(b"the job continues"))

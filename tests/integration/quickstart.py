@@ -1,6 +1,6 @@
-"""The deterministic quickstart, whose weights have the same bits on every machine: its settings,
-its data, and the digest of its weights. The tests of the release artefacts and of the bundle use
-it."""
+"""The deterministic quickstart, whose weights have the same bits on every machine. This module has
+its settings, its data, and the digest of its weights, for the tests of the release artefacts and of
+the bundle."""
 import glob
 import hashlib
 import os

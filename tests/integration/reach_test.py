@@ -70,7 +70,7 @@ class Reach(Case):
     ):
         data = data_folder()
         # A server on the coordinator's machine may have a loopback address, because all workers may
-        # run on that machine. Here one worker does not.
+        # be on that machine. In this test one worker is on another machine.
         self.start(PS_SERVER, "server", "--index", 0, *self.to, prefix=self.near.prefix)
         self.start(
             WORKER,
@@ -90,8 +90,8 @@ class Reach(Case):
         def shown():
             return self.psctl("job", "show", "small", *self.to, prefix=self.near.prefix).stdout
 
-        # While there is no other worker, the job must wait, and must report which worker cannot
-        # reach which server.
+        # While no other worker exists, the job must wait. It must report which worker cannot reach
+        # which server.
         wait_for(
             "the job to say who cannot reach whom",
             lambda: "waiting for worker/far to reach ps_server/0 at 127.0.0.1:" in shown(),
@@ -166,8 +166,8 @@ class Reach(Case):
             *self.to,
             prefix=named(self.far, "box-b")
         ).wait_log("registered with the coordinator")
-        # A second server on the same host must wait, because the first might be its own former
-        # process. It must report the same conflict.
+        # A second server on the same host must wait, because the first server might be an earlier
+        # process of the same task. It must report the same conflict.
         neighbour = self.start(
             PS_SERVER,
             "neighbour",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Opens report.html of a real run in headless Chromium. The curves must be drawn, the events must
-be shown, and the page must request nothing outside the file.
+be shown, and the page must not request anything outside the file.
 
   report_test.py --bin build/release/bin
 
@@ -30,7 +30,7 @@ CHROMIUM = next(
 
 class Report(Case):
     def browse(self, page):
-        """Returns the page in the state that it has after its script has run."""
+        """Returns the page in its state after its script has run."""
         log = self.path("chromium.log")
         with open(log, "wb") as errors:
             # No name except localhost can be resolved, so a page that needs the network fails here.
@@ -65,8 +65,8 @@ class Report(Case):
     @unittest.skipUnless(CHROMIUM, "no chromium is installed (apt-get install chromium)")
     def test_the_report_draws_its_curves_in_a_browser_that_has_no_network(self):
         data = data_folder()
-        # The report of a short run must work, too. Here one epoch takes less than the half second
-        # between two samples of the rate.
+        # The report of a short run must work, too. In this run an epoch takes less than the half
+        # second between two samples of the rate.
         job = write(self.path("job.yaml"), job_yaml("drawn", epochs=1))
         self.psctl(
             "job",
@@ -104,8 +104,8 @@ class Report(Case):
         ):
             self.assertIn(words, dom)
 
-        # The page of a run whose loss diverged must still show the earlier losses, and the labels
-        # must stay in their margin.
+        # If the loss diverged, the page must still show the earlier losses, and the labels must
+        # stay in their margin.
         data_block = re.compile(r'("loss_by_step":)\[.*?\]\]')
         with open(page) as f:
             diverged, replaced = data_block.subn(
@@ -127,8 +127,8 @@ class Report(Case):
     def test_events_requested_metrics_and_short_epochs_are_shown_correctly_in_a_browser(
         self,
     ):
-        # There are two hundred epochs of forty examples, so each epoch ends before a clock could
-        # measure it.
+        # The run has two hundred epochs of forty examples each, so an epoch takes less time than
+        # the clock can measure.
         write(
             self.path("rows.csv"),
             "x,y,rich\n" + "".join("%d,%d,%d\n" % (i % 7, i % 5, i % 2) for i in range(40)),

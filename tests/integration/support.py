@@ -1,8 +1,8 @@
 """The shared parts of the integration tests: processes that end with the test, a job on real data,
-and the skipping of tests that cannot run here.
+and the skipping of tests that cannot run on this machine.
 
-Nothing sleeps and no port is fixed: a listener takes port 0 and reports which port it got
-(--address-file). Only processes that were started here are ever signalled, by pid.
+No test sleeps for a fixed time, and no port is fixed: a listener takes port 0 and reports which
+port it got (--address-file). Only processes that were started here are ever signalled, by pid.
 """
 import os
 import shutil
@@ -128,8 +128,8 @@ def read_json_lines(path):
 
 
 def alive(pid):
-    """Returns whether the process runs. A zombie, which has ended but whose parent has not waited
-    for it, does not run."""
+    """Returns whether the process runs. A zombie does not count as running: it has ended, but its
+    parent has not waited for it."""
     try:
         with open("/proc/%d/stat" % pid) as f:
             return f.read().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
@@ -139,7 +139,7 @@ def alive(pid):
 
 def processes_naming(folder):
     """Returns the pids of all other processes that have `folder` on their command lines. A test may
-    have left them running."""
+    have left such processes running."""
     found = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
@@ -176,7 +176,7 @@ class Process:
         return read(self.log_path)
 
     def wait_log(self, text):
-        """Waits until the log contains `text`. The process may have ended before."""
+        """Waits until the log contains `text`, even if the process has already ended."""
 
         def there():
             ended = self.process.poll() is not None
@@ -207,7 +207,7 @@ class Process:
         return wait_for("%s to listen" % self.name, there)
 
     def end(self):
-        """Ends the process as a cluster manager would, with SIGTERM, and returns its exit code."""
+        """Ends the process with SIGTERM, as a cluster manager does, and returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -222,7 +222,7 @@ class Process:
 
 
 class Case(unittest.TestCase):
-    """A test with a fresh folder, whose name has a space. The folder is removed afterwards."""
+    """A test with a new folder, whose name has a space. The folder is removed afterwards."""
 
     def setUp(self):
         # Cleanups run in reverse order, so the folder is removed after the processes that use it
@@ -232,7 +232,7 @@ class Case(unittest.TestCase):
         self.processes = []
 
     def tearDown(self):
-        # After a failure, including that of a subtest, the output of the processes is printed.
+        # If the test or one of its subtests has failed, the output of the processes is printed.
         if any(error for _, error in getattr(self._outcome, "errors", [])) or any(
             t.id() == self.id()
             for t, _ in self._outcome.result.failures + self._outcome.result.errors

@@ -41,8 +41,8 @@ def has_ended(status):
 
 
 def server_dies(c, name):
-    """Kills server 0 and starts it again. Returns whether steps of the job remained to be done at
-    that time."""
+    """Kills server 0 and starts it again. Returns whether the job still had steps to do when the
+    server was killed."""
     c.servers[0].kill()
     status = c.psctl_json("job", "show", name)
     c.servers[0].start()
@@ -77,8 +77,8 @@ class MatrixFactorization(unittest.TestCase):
         self.assertEqual(table["value_bytes"], 610 * 16 * 4)
         self.assertGreater(table["memory_bytes"], table["value_bytes"] + table["slot_bytes"])
         self.assertEqual((table["evicted_ttl"], table["evicted_lru"], table["refused"]), (0, 0, 0))
-        # The traffic of each slot must agree with its ledger. The servers must have sent values for
-        # the pulls of training and of evaluation.
+        # The traffic of each slot (the i-th partitions of all tables) must agree with its ledger.
+        # The servers must have sent values for the pulls of training and of evaluation.
         self.assertEqual([s["pushes"] for s in users["shards"]], counts)
         self.assertTrue(
             all(
@@ -92,8 +92,8 @@ class MatrixFactorization(unittest.TestCase):
         )
         self.assertEqual(sum(s["pushes"] for s in traffic["servers"]), sum(counts))
         self.assertGreaterEqual(traffic["shard_skew"]["pushes"], 1)
-        # The ids that were pushed most often are found from a sample. They must be among the users
-        # who rated.
+        # `psctl` finds the ids that were pushed most often from a sample. These ids must be among
+        # the users in the file of ratings.
         with open(os.path.join(support.data_folder(), "ratings", "ratings.csv")) as f:
             ratings = collections.Counter(int(line.split(",")[0]) for line in f.readlines()[1:])
         hottest = [hot["id"] for hot in users["table"]["hottest"]]
@@ -128,8 +128,8 @@ class MatrixFactorization(unittest.TestCase):
                 self.submit(c, name, "spec.training.wire_dtype=" + wire)
                 result = self.result(c, name)
                 self.assertLessEqual(result["metrics"]["root_mean_squared_error"], RMSE_MAX, wire)
-                # Traffic is counted per slot, for all its tables together. The row of each table
-                # shows the numbers of its slots.
+                # Traffic is counted for each slot, that is, for all tables together. In the list,
+                # each table therefore shows the numbers of its slots.
                 shards = c.psctl_json("variable", "list", "--job", name)["variables"][0]["shards"]
                 out[wire], in_[wire] = sum(s["bytes_out"] for s in shards), sum(
                     s["bytes_in"] for s in shards
@@ -147,9 +147,9 @@ class MatrixFactorization(unittest.TestCase):
         plain, half, mixed = out.values()
         self.assertAlmostEqual(
             2 * half / plain, 1, delta=0.01
-        )  # a pull that is repeated is answered and counted again
-        # A pair of ids has 34 elements. 17 of them belong to the user tables, and 2 of the 34 are
-        # biases, which are sent with 16 bits.
+        )  # a repeated pull is answered and counted once more
+        # Together, a user id and a movie id have 34 elements. 17 of them belong to the user tables,
+        # and 2 of the 34 are biases, which are sent with 16 bits.
         self.assertAlmostEqual(mixed / plain, 1 - 0.5 * 2 / 34, delta=0.01)
         plain, half, mixed = in_.values()
         self.assertLess(half, 0.7 * plain)
@@ -165,16 +165,16 @@ class MatrixFactorization(unittest.TestCase):
             counts = [s["updates_applied"] for s in calm["shards"]]
             self.assertEqual(len(counts), 128)
             self.assertEqual(calm["duplicates_refused"], 0)
-            # There must be a row for each user and movie of the training examples, and no other
-            # row: evaluation creates none.
+            # The tables must have a row for each user and each movie of the training examples, and
+            # no other row. Evaluation creates none.
             shapes = self.tables(c, "calm")
             self.assertEqual(shapes["users"], (True, [610, 16]))
             self.assertEqual(shapes["user_biases"], (True, [610, 1]))
             self.assertEqual(shapes["movies"][1][0], shapes["movie_biases"][1][0])
             self.described(c, "calm", counts)
 
-            # It is not promised how fast an epoch ends. If all steps were done before the server
-            # died, another job with twice as many epochs runs.
+            # How fast an epoch ends is not fixed. If all steps were done before the server died,
+            # another job with twice as many epochs runs.
             for epochs in (10, 20, 40, 80, 160):
                 name = "deaths-%d" % epochs
                 self.submit(
@@ -205,8 +205,9 @@ class MatrixFactorization(unittest.TestCase):
             self.assertEqual(deaths["repair"]["shards_rolled_back"], 64)
             self.assertEqual(self.tables(c, name), shapes)
 
-            # Requests are sent twice and in another order, the coordinator is killed, and a server
-            # is told to leave. Its slots must be moved, and nothing may be run again.
+            # Several faults happen to one job: requests are sent twice and in another order, the
+            # coordinator is killed, and a server is told to leave. The server's slots must be
+            # moved, and no closure may be run again.
             for server in c.servers:
                 server.kill()
                 server.start("push.duplicate=20%on;push.reorder=20%on")
@@ -245,7 +246,7 @@ class MatrixFactorization(unittest.TestCase):
 
 def digest_of(ids, rows):
     """Returns the digest of a table as `psctl variable list` shows it (DigestOfRow in
-    ps_server/storage). It depends on the rows and their bits, but not on their order."""
+    ps_server/storage). The digest depends on the bits of the rows, but not on their order."""
 
     def mix64(x):  # common/sharding/slots.h
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -261,7 +262,7 @@ def digest_of(ids, rows):
 
 def arrays(path):
     """Reads an .npz file with the standard library alone. Returns {name: (dtype, shape, numbers)}.
-    The numbers of a float32 array are its bits."""
+    For a float32 array, the numbers are the bits of the values."""
     found = {}
     with zipfile.ZipFile(path) as z:
         assert z.testzip() is None
@@ -280,8 +281,8 @@ def arrays(path):
 
 
 def parts_of(found, table):
-    """Returns the ids of a table and its rows as tuples of bits. The table may be divided into any
-    parts."""
+    """Returns the ids of a table, and its rows as tuples of bits. The file may divide the table
+    into any number of parts."""
     ids, rows = [], []
     for key in sorted(k for k in found if k == table + "/ids" or k.startswith(table + "/ids.")):
         _, (n,), numbers = found[key]
@@ -292,7 +293,7 @@ def parts_of(found, table):
     return ids, rows
 
 
-# The ids of one table are drawn uniformly. Nearly every example therefore brings new ids, until all
+# The ids of one table are drawn uniformly. Nearly every example therefore has new ids, until all
 # ids have a row.
 WIDE = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
@@ -378,13 +379,13 @@ class Examples(Tables):
                 for v in c.psctl_json("variable", "list", "--job", "adult")["variables"]
                 if v["name"].endswith("s")
             }
-            # The column has 8 kinds of work that occur more than once. Id 0 is used for a missing
-            # kind and for kinds that occur once.
+            # The column `works` has 8 values that occur more than once. Id 0 stands for a missing
+            # value and for values that occur once.
             self.assertEqual((rows["works"], rows["maritals"], rows["relationships"]), (9, 7, 6))
 
     def test_two_towers_with_limits_count_each_update_once_through_the_death_of_a_server(self):
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
-            # It is not promised how fast the steps end. If all were done before the server died, a
+            # How fast the steps end is not fixed. If all steps were done before the server died, a
             # job that is twice as long runs.
             for epochs in (2, 4, 8, 16):
                 name = "towers-%d" % epochs
@@ -530,7 +531,7 @@ class Room(Tables):
             support.BIN, servers=1, workers=2, coordinator_arguments=("--jobs-running-max", "2")
         ).up() as c:
             server = c.servers[0]
-            # A job that runs alone shows how much memory a job needs, and which result it must
+            # A job that runs alone shows how much memory such a job needs, and which result it must
             # reach.
             self.submit(c, "alone")
             alone = self.ended(c, "alone")
@@ -555,7 +556,7 @@ class Room(Tables):
                 lambda: [rows, 16] in [v["shape"] for v in listed() if v["name"] == "vectors"],
             )
             # The server reports its memory by owner. The memory of the table must be reported for
-            # the job that described it.
+            # the job that has the table.
             held = self.table(c, "holder")["table"]["memory_bytes"]
             wait_for(
                 "the first's memory to be said",
@@ -600,8 +601,8 @@ class Room(Tables):
                 lambda: self.show(c, "holder")["steps_done"] > before,
             )
 
-            # Another job that waits is cancelled. A third job must fail at once, because its
-            # settings say not to wait.
+            # The job that waits is cancelled. A third job must fail at once, because its settings
+            # say that it must not wait.
             c.psctl("job", "cancel", "waits")
             self.ended(c, "waits", "CANCELLED")
             self.submit(c, "fails")
@@ -630,9 +631,9 @@ class Room(Tables):
                 self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
             self.assertEqual(self.table(c, "later")["table"]["rows"], rows)
 
-            # A job that is too large for the server must continue when a server with more memory is
-            # started in its place. The updates that were lost with the old server must be run
-            # again.
+            # A job that is too large for the server waits. It must continue when a server with more
+            # memory is started in its place. The updates that were lost with the old server must be
+            # run again.
             server.kill()
             server.start(extra=["--memory-bytes-max", str(need // 2)])
             c.wait_tasks()
@@ -699,15 +700,16 @@ spec:
             self.assertTrue(any(t.startswith("resumed: no push waits") for t in texts), texts)
             table = self.table(c, "turns")["table"]
             self.assertGreater(table["refused"], 0)
-            # The rows of both steps must have been created: those of the second step after those of
-            # the first had been removed.
+            # The rows of both steps must have been created. The rows of the second step must have
+            # been created after the rows of the first had been removed.
             self.assertGreaterEqual(table["admitted"], 2 * new)
             self.assertGreaterEqual(table["evicted_ttl"], new - 1)
             with open(os.path.join(status["runs_folder"], "result.json")) as f:
                 self.assertEqual(
                     [s["updates_applied"] for s in json.load(f)["shards"]], [steps] * 3
                 )
-            # Without the setting to wait, the job must fail and tell the user what to do.
+            # If the job's settings do not say that it waits, it must fail and tell the user what to
+            # do.
             c.psctl(
                 "job",
                 "submit",
@@ -722,8 +724,8 @@ spec:
 
 
 class Mistakes(Tables):
-    """Tests mistakes that the submission, a worker or the plan finds. The message must name the
-    place of the mistake, and the cluster must accept the next job."""
+    """Tests mistakes that are found at the submission, by a worker or in the plan. The message must
+    name the place of the mistake, and the cluster must accept the next job."""
 
     def test_mistakes_in_layers_data_and_optimizers_name_the_place(self):
         with Cluster(support.BIN, servers=1, workers=1).up() as c:
@@ -814,11 +816,12 @@ class Mistakes(Tables):
 
 
 class Budget(Tables):
-    """Tests a table that is ten times larger than the server's limit. It must be refused at the
-    limit, without another effect on the server."""
+    """Tests a table that would need ten times the server's memory limit. It must be refused at the
+    limit, without any other effect on the server."""
 
     DIMENSION = 64
-    # The values and accumulators of a row, and the least memory of its entry in the index.
+    # The bytes of a row: its values, its accumulators, and the least memory of its entry in the
+    # index.
     ROW = DIMENSION * 4 * 2 + 16
 
     def rss(self, server):
@@ -827,7 +830,7 @@ class Budget(Tables):
 
     def oversized(self, limit):
         """Returns the settings of a job whose table would need ten times `limit`. Each example has
-        8 ids, which are drawn from so many ids that few are drawn twice."""
+        8 ids. They are drawn from so many ids that few of them are drawn twice."""
         rows = 10 * limit // self.ROW
         return dict(dimension=self.DIMENSION, ids=rows, examples=-(-rows // 7))
 
@@ -850,8 +853,8 @@ class Budget(Tables):
             return [w["state"] for w in status["workers"]] == ["paused", "paused"]
 
         wait_for("both workers to wait for room", all_wait, 300)
-        # A refused push must change nothing, however often it is repeated: no row, no slot, no
-        # counter, and no digest.
+        # A refused push must change nothing, even if it is repeated often. The rows, the slots, the
+        # counters and the digests must stay the same.
         before = self.table(c, "pauses")
         after = wait_for(
             "pushes to be refused again and again",
@@ -862,7 +865,7 @@ class Budget(Tables):
         self.assertTrue(before["complete"] and after["complete"])
         self.assertEqual(self.shards(after), self.shards(before))
         self.assertEqual(after["table"]["rows"], before["table"]["rows"])
-        # Most of the memory limit must be used, and it must not be exceeded.
+        # Most of the memory limit must be used, but it must not be exceeded.
         self.assertGreater(after["table"]["memory_bytes"], 0.8 * limit)
         self.assertLessEqual(
             after["table"]["memory_bytes"], 1.05 * limit
@@ -881,7 +884,7 @@ class Budget(Tables):
         cause = self.ended(c, "fails", "FAILED")["first_cause"]
         self.assertIn("out of memory at ps_server/0: ", cause["message"])
         self.assertEqual(cause["kind"], "user")
-        # The memory must be available again for a job that fits, in the same process.
+        # The freed memory must be available for a job that fits, in the same server process.
         self.submit(c, "fits", examples=2000)
         self.ended(c, "fits")
         self.assertTrue(server.alive())

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Tests clusters across machines and users: TLS between two network namespaces, the refusal of
-every kind of stranger with its reason, unix sockets, and paths with spaces.
+"""Tests clusters across machines and users: TLS between two network namespaces, unix sockets, and
+paths with spaces. Every kind of client that does not belong to the cluster must be refused with the
+reason.
 
   two_machines_test.py --bin build/release/bin [unittest arguments]
 
-The two machines are network namespaces that a veth pair joins. A process of this test holds each
-namespace, so nothing is left of them when the test ends. They need root or a user namespace
-(`unshare -Urnm`). In the second case the test runs itself again inside the namespace. If neither is
+The two machines are network namespaces that a veth pair connects. A process of this test holds each
+namespace, so both namespaces end with the test. They need root or a user namespace (`unshare
+-Urnm`). In the second case the test runs itself again inside the namespace. If neither is
 available, the tests that need machines are skipped with the reason.
 """
 import os
@@ -160,7 +161,7 @@ class TwoMachines(Case):
         self.assertTrue(all(s["updates_applied"] == 50 for s in result["shards"]), result["shards"])
         self.assertGreater(
             result["metrics"]["accuracy"], 0.4
-        )  # shows that the model has learned: guessing gives 0.1
+        )  # the model must have learned; guessing gives 0.1
         self.assertTrue(os.path.exists(os.path.join(self.run_folder(runs), "weights.npz")))
         insecure = [
             t
@@ -172,7 +173,8 @@ class TwoMachines(Case):
             "INSECURE", self.psctl("task", "list", *person, prefix=self.far.prefix).stdout
         )
 
-        # Strangers of every kind connect to the coordinator. Each must be refused with the reason.
+        # Clients that do not belong to the cluster connect to the coordinator. Each must be refused
+        # with the reason.
         host, port = coordinator.rsplit(":", 1)
         with self.subTest("no certificate"):
             r = self.psctl("task", "list", *to, "--timeout", "3s", prefix=self.far.prefix, expect=4)
@@ -183,8 +185,8 @@ class TwoMachines(Case):
         with self.subTest("certificate of another authority"):
             self.psctl("cert", "init", "--folder", "others")
             self.certificate("stranger", "others", self.FAR)
-            # This stranger trusts the right authority, but another authority signed its
-            # certificate. psctl must notice this before it dials.
+            # This client trusts the right authority, but another authority signed its certificate.
+            # psctl must notice this before it dials.
             files = [
                 "--tls-ca",
                 self.path("certs", "ca.pem"),
@@ -198,7 +200,7 @@ class TwoMachines(Case):
             )
             self.assertIn("certificate verify failed", r.stderr)
             self.assertIn("stranger.pem", r.stderr)
-            # This stranger trusts only the other authority, so it refuses the coordinator itself.
+            # This client trusts only the other authority, so it refuses the coordinator itself.
             r = self.psctl(
                 "task",
                 "list",
@@ -220,7 +222,8 @@ class TwoMachines(Case):
                 prefix=self.far.prefix
             )
             daemon.wait_log("certificate")
-            # The coordinator must refuse a client that does not check its own certificate.
+            # This client does not compare its certificate with the authority before it dials. The
+            # coordinator must refuse it.
             self.assertRegex(
                 self.knock(
                     host, port, self.path("certs", "ca.pem"), self.path("others", "stranger")
@@ -260,7 +263,7 @@ class TwoMachines(Case):
                 REFUSED,
             )
         with self.subTest("a certificate of another task"):
-            # A task must notice this before it serves or dials.
+            # A task with such a certificate must notice this before it serves or dials.
             for program, arguments, name, told in (
                 (
                     COORDINATOR,
@@ -281,8 +284,8 @@ class TwoMachines(Case):
                 wait_for("it to give up", lambda: daemon.process.poll() is not None)
                 self.assertEqual(daemon.process.returncode, 2)
                 self.assertIn(told, daemon.log())
-            # The coordinator must register no task under another task's name, and must not accept a
-            # task as a person.
+            # The coordinator must not register a task under another task's name, and must not
+            # accept a task's certificate as that of a person.
             daemon = self.start(
                 WORKER,
                 "worker 5",
@@ -306,8 +309,8 @@ class TwoMachines(Case):
                 expect=2
             )
             self.assertIn("certificate is for worker/0, expected user", r.stderr)
-            # No client may accept a server as the coordinator, or the coordinator at another
-            # address.
+            # A client must not take a server for the coordinator. It must also refuse the
+            # coordinator if its certificate does not name the dialed address.
             r = self.psctl(
                 "task",
                 "list",
@@ -411,7 +414,8 @@ except OSError as error:
         self.signed(name, host, -1, "evergrad://worker/9")
 
     def signed(self, name, host, days, uri=None):
-        """Makes a certificate that the right authority signs, with openssl instead of psctl."""
+        """Makes a certificate that the right authority signs. It uses openssl, because psctl makes
+        no wrong certificates."""
         signed_by_openssl(self.path("certs"), name, host, days, uri)
 
     def test_insecure_listen_opens_a_cluster_and_warns_at_the_start_and_in_the_task_list(self):
@@ -686,9 +690,9 @@ class OneMachine(Case):
         os.chmod(self.folder, 0o755)
         folder = self.path("unix")
         os.mkdir(folder)
-        # The server's socket belongs to its user. The worker of the other user cannot open it, and
-        # must still reach the server. A worker writes the weights into the runs folder, so the two
-        # users share a group there, as for any shared folder.
+        # The socket of the server belongs to the server's user. The worker of the other user cannot
+        # open it, and must still reach the server. A worker writes the weights into the runs
+        # folder, so the two users share a group there, as for any shared folder.
         shared = [
             "setpriv",
             "--regid",
@@ -706,8 +710,8 @@ class OneMachine(Case):
         pid = worker.process.pid
         self.assertEqual(os.stat("/proc/%d" % pid).st_uid, nobody.pw_uid)
         self.assertEqual(stat.S_IMODE(os.stat(self.sockets(folder)[0]).st_mode), 0o600)
-        # In the other direction, one user cannot write into the other's runs folder, and must be
-        # told so at once.
+        # In another case, one user cannot write into the other's runs folder, and must be told so
+        # at once.
         runs = self.path("private runs")
         os.mkdir(runs, 0o700)
         r = subprocess.run(
@@ -730,8 +734,8 @@ class OneMachine(Case):
         self.assertIn(runs, r.stderr)
 
 
-# gRPC closes the connection when it refuses a certificate. The TLS alert with the reason is usually
-# lost.
+# gRPC closes the connection when it refuses a certificate. The TLS alert with the reason is then
+# usually lost.
 REFUSED = r"^closed without a word$|reset|CERTIFICATE|UNKNOWN_CA"
 
 if __name__ == "__main__":

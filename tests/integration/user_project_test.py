@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Builds and runs a user's project that contains this repository as a folder, with the lines of
-examples/functions/README.md.
+"""Builds and runs a user's project that contains this repository as a folder. The test uses the
+lines of examples/functions/README.md.
 
   user_project_test.py --bin build/release/bin --work build/release/user-project
 
 The project is kept in --work, so that a second run builds only what has changed. Its objects are
-compiled as in the main build, so a compiler cache has most of them already. The paths in the
-compiler's command lines must then be the same, which the two links below ensure.
+compiled as in the main build, so a compiler cache has most of them already. For this, the paths in
+the compiler's command lines must be the same as there, which the two links below ensure.
 """
 import os
 import shutil
@@ -45,8 +45,8 @@ class UserProject(Case):
         for name in ("worker.cc", "client.cc"):
             link(os.path.join(ROOT, "examples", "functions", name), os.path.join(project, name))
         link(ROOT, os.path.join(project, "evergrad"))
-        # As in the main build, builds lie two folders below the checkout, and the generated
-        # messages are in the build's folder `protos`.
+        # As in the main build, the build folder lies two folders below the checkout, and the
+        # generated messages are in its folder `protos`.
         real = os.path.abspath(WORK) + ".build"
         for folder in (os.path.join(real, "evergrad"), os.path.join(real, "protos")):
             os.makedirs(folder, exist_ok=True)
@@ -63,7 +63,8 @@ class UserProject(Case):
             environment.update(
                 CMAKE_CXX_COMPILER_LAUNCHER=launcher, CMAKE_C_COMPILER_LAUNCHER=launcher
             )
-            # Without this option, the command lines would differ from those of the presets.
+            # Without this option, the command lines of the compiler would differ from those of the
+            # main build.
             commands = commands.replace("-G Ninja", "-G Ninja -DEVERGRAD_WARNINGS_AS_ERRORS=ON")
         built = subprocess.run(
             ["bash", "-e"],

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests jobs that send 16 bits for each value.
+"""Tests jobs whose values are sent with 16 bits each.
 
   wire_type_test.py --bin DIR [Class[.test]]"""
 import os
@@ -32,8 +32,8 @@ class Checkpoints(unittest.TestCase):
         return status
 
     def test_a_job_that_sends_16_bits_has_checkpoints_and_resumes_with_another_type(self):
-        # The coordinator once refused all files of such a job when it read them back, because their
-        # type is not that of the plan.
+        # The coordinator once refused all files of such a job when it read them back, because the
+        # type in the files is not the one in the plan.
         os.environ["EVERGRAD_DATA"] = support.data_folder()
         with Cluster(support.BIN, servers=2, workers=1).up() as c:
             for wire in ("bf16", "fp16", '[{match: "logits/*", dtype: bf16}]'):

@@ -1,5 +1,5 @@
-// The rules of coordinator/closures, of which the active mutant breaks one. The sources of that
-// room that also have a file in this folder are compiled with these rules.
+// The rules of coordinator/closures. The active mutant breaks one of them. If a source of that room
+// also has a file in this folder, it is compiled with these rules.
 #pragma once
 
 #include "coordinator/closures/closure_rules.h"

@@ -1,5 +1,5 @@
-// The rules of ps_server/shard, of which the active mutant breaks one. shard.cc and
-// slot_contents.cc of this folder are compiled with these rules.
+// The rules of ps_server/shard. The active mutant breaks one of them. shard.cc and slot_contents.cc
+// of this folder are compiled with these rules.
 #pragma once
 
 #include "ps_server/shard/shard_rules.h"

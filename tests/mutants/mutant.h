@@ -1,9 +1,10 @@
 // The mutants. Each mutant breaks one rule of LEDGER.md in one way, and the simulation must catch
 // every mutant.
 //
-// At most one mutant is active in a thread: that of the innermost Activated that exists. If there
-// is no Activated, it is the mutant that the environment variable EVERGRAD_MUTANT names (for
-// evergrad-ps-server-faulty). If the variable names no mutant, the process ends with code 2.
+// At most one mutant is active in a thread. It is the mutant of the innermost Activated object that
+// exists. Without an Activated, it is the mutant that the environment variable EVERGRAD_MUTANT
+// names (for evergrad-ps-server-faulty). If the variable has a name that no mutant has, the process
+// ends with code 2.
 #pragma once
 
 #include <string>
@@ -20,8 +21,8 @@ enum class Mutant {
 
 bool IsActive(Mutant mutant);
 
-// Makes `mutant` the active mutant of this thread. The destructor restores the one that was active
-// before.
+// Makes `mutant` the active mutant of this thread. The destructor restores the mutant that was
+// active before.
 class Activated {
  public:
   explicit Activated(Mutant mutant);
@@ -35,7 +36,7 @@ class Activated {
 
 struct MutantInfo {
   Mutant mutant = Mutant::kNone;
-  // For example "no_todo", "21", "a rollback leaves todo[p] empty".
+  // For example "no_todo", "21" (the line of LEDGER.md), "a rollback leaves todo[p] empty".
   const char *name = "", *line = "", *error = "";
 };
 const std::vector<MutantInfo>& AllMutants();            // without kNone

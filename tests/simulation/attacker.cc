@@ -66,7 +66,7 @@ void Attacker::Push() {
   }
   if (random_.Chance(0.3))
     forged.attempt = random_.Chance(0.5) ? Attempt{9, 9} : Attempt{~0ull, ~0ull};
-  MixProof(&forged, 0.7, 4);  // in the fourth way the proof is of another job
+  MixProof(&forged, 0.7, 4);  // the fourth way uses a proof of another job
   if (WasGranted(forged)) return;
   const ShardModel& model = walk_.models[p];
   const std::uint64_t as = forged.closure.value() % kClosures;

@@ -10,7 +10,7 @@
 namespace evergrad::simulation {
 namespace {
 
-// Draws one event after another, and lets the part that it concerns perform it.
+// Draws one event after another, and calls the part of the cluster that the event concerns.
 class Cluster {
  public:
   explicit Cluster(const WalkOptions& options) : walk_(options) { coordinator_.Start(); }
@@ -106,14 +106,14 @@ bool Cluster::Finished() {
   bool here = true;
   tasks_.Each([&](Task& t) { here &= t.registered || !t.connected; });
   if (!here || !OwnersAreComplete()) return false;
-  // Checks that no server with a session holds a shard of another owner [25].
+  // Checks that no server with a session holds a shard that another server owns [25].
   for (const auto& s : tasks_.servers()) {
     if (s->registered && !s->HoldsOnlyItsOwn()) return false;
   }
   return true;
 }
 
-// Returns whether each owner holds its shard, with all ended closures closed [24].
+// Returns whether each owner holds its shard, and has closed all closures that have ended [24].
 bool Cluster::OwnersAreComplete() {
   const DurableState& state = parts_.book.state();
   for (std::uint32_t p = 0; p < kShards; ++p) {

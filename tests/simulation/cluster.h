@@ -23,15 +23,16 @@ namespace evergrad::simulation {
 
 inline constexpr std::uint32_t kShards = 3, kClosures = 14, kUpdates = 4, kServers = 3,
                                kWorkers = 4, kInHand = 2;
-inline constexpr std::uint32_t kEvaluations = 4;  // closures of an evaluation
+inline constexpr std::uint32_t kEvaluations = 4;  // number of closures of an evaluation
 inline constexpr std::uint32_t kElementsMax = kClosures * kUpdates;
 
-// The settings of a walk. FromSeed draws them, so that the seed alone replays a walk.
+// The settings of a walk (one run of the simulation). FromSeed draws all of them from the seed, so
+// that a walk can be replayed from its seed alone.
 struct WalkOptions {
   std::uint64_t seed = 0;
   std::string optimizer = "counting";  // counting, sgd or adam
   double touch = 0.7;                  // fraction of (closure, update, shard) that has rows
-  // If false, a lost shard begins from the seed (LEDGER line 21, "none: the seed").
+  // If false, a lost shard begins from its initial values (LEDGER line 21, "none: the seed").
   bool snapshots = true;
   bool torn = false;  // a restarted coordinator may find that its journal lost the last records
   bool repairs_fail = false;  // a repair may end in a user's error (line 20b)

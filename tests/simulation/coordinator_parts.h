@@ -1,4 +1,4 @@
-// The parts of the simulated coordinator. Classes that use most of them get this one object.
+// The parts of the simulated coordinator, in one object for the classes that use most of them.
 #pragma once
 
 #include "tests/simulation/checkpoint_rounds.h"
@@ -12,8 +12,8 @@
 
 namespace evergrad::simulation {
 
-// The first members are references to the surroundings of the coordinator, which outlive this
-// object.
+// The first members are references to objects outside the coordinator. These objects must outlive
+// this object.
 struct CoordinatorParts {
   CoordinatorParts(WalkContext& w, Tasks& t, SnapshotFolder& f, InvariantChecker& c)
       : walk(w), tasks(t), folder(f), checker(c) {}

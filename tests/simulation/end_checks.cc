@@ -107,7 +107,7 @@ void EndChecks::CompareUpdates(const DurableState& state,
 
 void EndChecks::CheckLastCut(const DurableState& state, std::uint32_t p, const HeldState& cut) {
   checker_.CheckState(cut, p, true);
-  if (walk_.options.torn) return;  // the journal may have forgotten why a closure is refused
+  if (walk_.options.torn) return;  // the journal may have lost the reason for a refusal
   const IntervalSet refused = cut.shard->ledger().refused().Minus(state.dead).Minus(state.lost[p]);
   if (!refused.empty())
     walk_.Fail(absl::StrCat("20a the last cut refuses what nobody cancelled: p=", p,

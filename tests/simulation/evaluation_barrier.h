@@ -1,4 +1,5 @@
-// Evaluations as barriers between the closures of training [29], as in coordinator/jobs.
+// Evaluations as barriers between the closures of training [29], as in coordinator/jobs: later
+// closures are not granted before the evaluation has ended.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace evergrad::simulation {
 
 class EvaluationBarrier {
  public:
-  // All three references outlive the barrier.
+  // All three referenced objects must outlive the barrier.
   EvaluationBarrier(WalkContext& walk, Tasks& tasks, JournaledBook& book)
       : walk_(walk), tasks_(tasks), book_(book) {}
 
@@ -22,16 +23,16 @@ class EvaluationBarrier {
                ? std::min<std::uint64_t>(kClosures, (completed_ + 1) * walk_.options.epoch)
                : kClosures;
   }
-  // The number of evaluations that have a metric. The journal never loses the record of this
-  // number.
+  // The number of evaluations that have a metric. The simulated journal never loses the record of
+  // this number.
   std::uint64_t completed() const { return completed_; }
   // Returns whether all evaluations of the plan have a metric.
   bool AllCompleted() const {
     return !walk_.options.evaluate || completed_ * walk_.options.epoch >= kClosures;
   }
-  // Called when the job resumes from a manifest with this number. An evaluation that has a metric
-  // is not repeated. Closures before it may be granted again, though, and the files may already
-  // contain some updates of closures after it.
+  // Called when the job resumes from a manifest that has this number. An evaluation that has a
+  // metric is not repeated. However, closures before it may be granted again, and the files may
+  // already contain some updates of closures after it.
   void ResumeFrom(std::uint64_t completed) { completed_ = completed; }
   // Called when a coordinator starts or the job ends early. No evaluation is in progress then.
   void Clear() { closures_.clear(); }
@@ -40,20 +41,21 @@ class EvaluationBarrier {
   // Begins the next evaluation, if all closures before it are done.
   void Advance();
   void Grant(const SimulatedWorker& w);
-  // Answers a Done. `counts` is false once the shards of the job are being sealed.
+  // Answers a Done. `counts` is false if the shards of the job are being sealed or are sealed. The
+  // Done then does not count.
   void OnDone(const SimulatedWorker& w, const Up& m, bool counts);
-  // Called when a shard begins from another state, so that the values that were read no longer
-  // count.
+  // Called when a shard begins from another state. The values that the evaluation has read then no
+  // longer count.
   void Void();
 
-  // Called when a worker registers and holds this attempt. Returns whether it may continue the
+  // Called when a worker registers and still has this attempt. Returns whether it may continue the
   // attempt.
   bool Adopt(const SimulatedWorker& w, ClosureId closure, Attempt attempt);
   // Called when attempts end without a Done. Their closures are granted again.
   void ReleaseAttempt(ClosureId closure, Attempt attempt);
   void ReleaseWorker(TaskId registration);
   void ReleaseAll();
-  // Ends the leases of disconnected workers, and sometimes that of a connected one.
+  // Ends the leases of disconnected workers, and sometimes the lease of a connected worker.
   void EndLeases();
 
  private:

@@ -8,18 +8,19 @@ namespace evergrad::simulation {
 
 class Faults {
  public:
-  // All three references outlive this object.
+  // All three referenced objects must outlive this object.
   Faults(CoordinatorParts& parts, SimulatedCoordinator& coordinator, JobResume& resume)
       : parts_(parts), walk_(parts.walk), coordinator_(coordinator), resume_(resume) {}
 
-  // Draws one fault, and makes it if it is possible now.
+  // Draws one fault, and makes it happen if it is possible now.
   void MakeOne();
 
  private:
   void KillWorker();
   void KillServer();
   void DisconnectTask();
-  // Starts a second process with the identity of a disconnected process that continues to serve.
+  // Starts a second process with the identity of a process that is disconnected but continues to
+  // serve.
   void DoubleServer();
   // Cancels a closure or the job, as the user.
   void Cancel();

@@ -15,13 +15,13 @@ namespace {
 
 constexpr std::uint32_t kTables = 2, kIds = 6;
 constexpr std::uint32_t kDimensions[kTables] = {2, 3};
-constexpr std::uint32_t kRowsMax = 4;  // at most so many rows of one table in a push
+constexpr std::uint32_t kRowsMax = 4;  // the most rows of one table in a push
 
 std::int64_t IdOf(std::uint32_t table, std::uint32_t k) {
   return static_cast<std::int64_t>((k + 1) * 0x9e3779b97f4a7c15ull * (table + 1));
 }
 
-// Returns a budget without a limit, which all tables share. Thread-safe.
+// Returns a memory budget without a limit. All tables share it. Thread-safe.
 const std::shared_ptr<ps_server::storage::MemoryBudget>& Budget() {
   static const auto budget = std::make_shared<ps_server::storage::MemoryBudget>(0);
   return budget;
@@ -50,7 +50,8 @@ ShardModel::ShardModel(const std::string& optimizer, std::uint32_t p, bool slot)
       table.dimension = kDimensions[t];
       table.initializer = settings_.initializer;
       table.optimizer = settings_.optimizer;
-      // each of its six rows may need up to 500 bytes
+      // Each of the six rows may need up to 500 bytes, so the table does not have memory for all of
+      // them.
       if (t + 1 == kTables) table.bytes_max = 2000;
     }
     MakeSections();
@@ -260,7 +261,7 @@ void HeldState::Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, 
   model.optimizer().Apply(model.optimizer().Begin(gradients), span);
 }
 
-// Duplicate ids count as one row with the sum of their gradients. Each row has its own step count t
+// Duplicate ids count as one row, and their gradients are added. Each row has its own step count t
 // for the optimizer.
 void HeldState::FoldRows(const ShardModel& model, const SlotSection& section,
                          const float* gradient) {

@@ -1,5 +1,5 @@
-// The true history of one state of a shard, which is kept beside the state and copied with it. The
-// checks compare the ledger and the values with this history, and never only with each other.
+// The true history of a shard's state. It is kept beside the state and copied with it. The checks
+// compare the ledger and the values with this history, and not only with each other.
 #pragma once
 
 #include <array>
@@ -26,35 +26,36 @@ struct SlotSection {
   ps_server::TableRows of() const { return {true, ids, tables, rows}; }
 };
 
-// What all states of a shard share: settings, initial values and gradients. A slot has two tables
-// of six ids each. Its elements are the rows of both tables, in the order in which a pull of all
-// ids returns them.
+// What all states of a shard have in common: settings, initial values and gradients. A slot has two
+// tables of six ids each. Its elements are the rows of both tables, in the order in which a pull of
+// all ids returns them.
 class ShardModel {
  public:
   ShardModel(const std::string& optimizer, std::uint32_t p, bool slot = false);
   bool slot() const { return settings_.slot.has_value(); }
-  // Returns a new state with the initial values of the seed.
+  // Returns a new state with the initial values, which the job's seed determines.
   std::unique_ptr<ps_server::Shard> Seed(ShardEpoch epoch, MapVersion start,
                                          const IntervalSet& refused) const;
   std::uint32_t elements() const { return elements_; }
   const std::array<float, kElementsMax>& seed_values() const { return seed_values_; }
   const ps_server::optimizer::Optimizer& optimizer() const { return optimizer_; }
   const ps_server::ShardSettings& settings() const { return settings_; }
-  // Returns whether (c, u) of this attempt is a SKIP (a NaN or an overflow). This depends on the
-  // computation: it may differ between two attempts, but not between copies of one push.
+  // Returns whether the update (c, u) of this attempt is a SKIP (its gradient has a NaN or an
+  // overflow). This depends on the computation: it may differ between two attempts, but not between
+  // copies of one push.
   static bool Skips(std::uint64_t c, std::uint32_t u, Attempt attempt);
   // Computes the gradient of an update. For the optimizer `counting` it is 1 at element (c, u), so
-  // that each value is the number of times that the update was applied. Otherwise its numbers
-  // differ between attempts, as when a closure is retried. For a slot it is the gradient of the
-  // rows of SectionOf(c, u).
+  // that each value is the number of times that the update was applied. For other optimizers, its
+  // numbers differ between attempts, as they do when a real closure is retried. For a slot it is
+  // the gradient of the rows of SectionOf(c, u).
   void Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const;
-  // Returns the rows that (c, u) pushes, of one table or both, with some duplicates. They depend on
-  // the plan only.
+  // Returns the rows that the update (c, u) pushes, of one table or both, with some duplicates.
+  // They depend on the plan only.
   const SlotSection& SectionOf(std::uint64_t c, std::uint32_t u) const {
     return sections_[c * kUpdates + u];
   }
-  // Returns SectionOf(c, u) with further rows of the last table, so many that they exceed its
-  // budget. Resizes `gradient` to the size of all rows.
+  // Returns SectionOf(c, u) with additional rows of the last table, so many that the table's memory
+  // budget does not suffice. Resizes `gradient` to the size of all rows.
   SlotSection BeyondBudget(std::uint64_t c, std::uint32_t u, std::vector<float>* gradient) const;
   // Sets the rows and the payload of a push.
   void FillPush(std::uint64_t c, std::uint32_t u, std::span<const float> gradient,
@@ -62,11 +63,11 @@ class ShardModel {
   std::size_t gradient_floats(std::uint64_t c, std::uint32_t u) const {
     return slot() ? SectionOf(c, u).floats : elements_;
   }
-  // Returns a pull of all values.
+  // Returns a request that pulls all values.
   ps_server::Pull PullOf(ShardEpoch epoch, bool has = false, MapVersion have_start = {},
                          std::uint64_t have_vlsn = 0) const;
-  // Returns empty tables for a cut of a slot, which TakeSlice fills. Returns none for a dense
-  // shard.
+  // For a slot, returns empty tables for its cut, which TakeSlice fills. For a dense shard, returns
+  // no tables.
   std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> NewTables(
       const ps_server::ShardCut& cut) const;
   static void TakeSlice(
@@ -95,9 +96,10 @@ struct Applied {
 struct HeldState {
   JobUid job{};
   std::unique_ptr<ps_server::Shard> shard;
-  // [22] the term of the life that stopped it for a move; it concerns the holding server only
+  // [22] The term of the coordinator's life in which the shard was stopped for a move. It concerns
+  // only the server that holds the shard.
   std::uint64_t stopped_in = 0;
-  // How often (c, u) was applied; a SKIP counts as one.
+  // How often (c, u) was applied. A SKIP counts like an application.
   std::array<std::uint8_t, kClosures * kUpdates> count{};
   std::uint64_t gradients = 0;               // number of entries of `log` that are not a SKIP
   std::array<Attempt, kClosures> seen{};     // highest attempt answered APPLIED or DUPLICATE [I9]
@@ -115,15 +117,15 @@ struct HeldState {
   std::unique_ptr<HeldState> Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start,
                                       const IntervalSet& refused, bool resumed,
                                       const ps_server::Ledger* other_ledger = nullptr) const;
-  // Returns a copy of all members except the shard.
+  // Returns a copy of all members except the shard itself.
   std::unique_ptr<HeldState> Facts() const;
-  // Like Restored, from `cut`, a cut of this state's shard that was taken at the same moment as
-  // these facts. The tables of a slot must be filled.
+  // Like Restored, but from `cut`. This must be a cut of this state's shard that was taken when
+  // these facts were copied. The tables of a slot must be filled.
   std::unique_ptr<HeldState> RestoredFrom(const ShardModel& model, ps_server::ShardCut cut,
                                           ShardEpoch epoch, MapVersion start,
                                           const IntervalSet& refused, bool resumed,
                                           const ps_server::Ledger* other_ledger = nullptr) const;
-  // Adds one more update to the true history.
+  // Adds one more applied update to the true history.
   void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt,
             const float* gradient);
   void FoldRows(const ShardModel& model, const SlotSection& section, const float* gradient);

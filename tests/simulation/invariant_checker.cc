@@ -109,8 +109,8 @@ void InvariantChecker::CheckSealed(const ServedPush& served) {
   const ps_server::Shard& shard = *served.held.shard;
   const std::uint64_t c = served.call.closure.value();
   walk_.Count("refused by a sealed shard");
-  // A shard that was stopped for a move answers STALE before line 8 is checked. It accepts nothing,
-  // either.
+  // A shard that was stopped for a move answers STALE before it checks the rule of line 8. Like a
+  // sealed shard, it accepts no push.
   if (served.code != PushCode::kRefused && !(shard.stopped() && served.code == PushCode::kStale))
     walk_.Fail(absl::StrCat("20a a sealed shard took a push: c=", c, " p=", served.call.p));
   if (!(*served.sealed == shard.ledger()))
@@ -155,7 +155,7 @@ void InvariantChecker::OnApplied(const ServedPush& served) {
 
 void InvariantChecker::CheckOneProcess(const ServedPush& served) {
   const Call& call = served.call;
-  if (served.held.job != job_) {  // its job has ended, and the server was not told
+  if (served.held.job != job_) {  // the job has ended, and the server does not know it
     walk_.Count("applied to an earlier job");
     return;
   }
@@ -186,7 +186,8 @@ void InvariantChecker::CheckBounds(const HeldState& state, std::uint32_t p) {
   if (start < lsn_[p].first && !walk_.options.torn)
     walk_.Fail(absl::StrCat("I4 start fell: p=", p));
   lsn_[p] = {start, state.shard->lsn()};
-  // If the journal may have forgotten that closures ended, more closures can be open than it knows.
+  // If the journal may have lost records, it may have forgotten that closures ended. More closures
+  // can then be open at a shard than the journal knows.
   if (walk_.options.torn) return;
   std::size_t open = 0;
   for (const auto& [c, bits] : ledger.open())
@@ -198,9 +199,9 @@ void InvariantChecker::CheckBounds(const HeldState& state, std::uint32_t p) {
   if (open > walk_.options.open_max + resumed_open_[p])
     walk_.Fail(absl::StrCat("I6 more closures are open than were ever granted together: p=", p,
                             " open=", open));
-  // The holes of `done` are closures that have been granted and have not ended, that are dead, that
-  // are in todo or lost here, or that have ended since the last Close. There is one interval more
-  // than holes.
+  // The holes of `done` are closures of these kinds: granted and not ended, dead, in todo or lost
+  // here, or ended since the last Close. The number of intervals is at most one more than that of
+  // holes.
   const IntervalSet holes = committed_.succeeded.Minus(ledger.done()).Union(committed_.dead);
   if (intervals > walk_.options.open_max + holes.interval_count() + 1 + resumed_intervals_[p])
     walk_.Fail(absl::StrCat("I6 done has more intervals than its holes explain: p=", p));

@@ -1,5 +1,5 @@
-// The checks during a walk: of each commit of the coordinator, each push at a server and each state
-// of a shard. The README of this room lists them. EndChecks has the checks at the end.
+// The checks during a walk. They check each commit of the coordinator, each push at a server and
+// each state of a shard. The README of this room lists them. EndChecks has the checks at the end.
 #pragma once
 
 #include <algorithm>
@@ -16,29 +16,29 @@ namespace evergrad::simulation {
 
 class InvariantChecker {
  public:
-  // `walk` outlives the checker.
+  // `walk` must outlive the checker.
   explicit InvariantChecker(WalkContext& walk) : walk_(walk) {}
 
   // Called when another job begins. Epochs and lsns of two jobs cannot be compared.
   void BeginJob(JobUid job);
-  // Called when the job resumes. `ledger` is that of shard p in the file from which it resumes
-  // [I6].
+  // Called when the job resumes. `ledger` is the ledger of shard p in the file from which the job
+  // resumes [I6].
   void ResumeShard(std::uint32_t p, const ps_server::Ledger& ledger);
 
-  // --- the coordinator. Called when a closure book begins with this state.
+  // --- the coordinator. BeginBook is called when a closure book begins with this state.
   void BeginBook(const DurableState& state);
-  // Checks that the journal has returned the last durable state.
+  // Checks that the state that was read from the journal is the last durable state.
   void CheckReplayed(const DurableState& state);
-  // Checks I4 and P2.
+  // Checks the invariants I4 and P2 for this commit.
   void OnCommit(const DurableState& now);
   // Called when all commits are durable.
   void OnDurable();
   // Returns the state after the last commit.
   const DurableState& committed() const { return committed_; }
-  // Checks that no life takes the term of another life.
+  // Checks that a life of the coordinator does not take a term that another life has used.
   void OnTermTaken(Term term);
   void OnTermReported(std::uint64_t term) { newest_term_ = std::max(newest_term_, term); }
-  // Called when the cluster is lost. From then on only the terms that tasks report are known.
+  // Called when the cluster is lost. From then on, only the terms that tasks report are known.
   void ForgetTerms() { newest_term_ = 0; }
   // Returns the highest term that was ever used.
   std::uint64_t newest_term() const { return newest_term_; }
@@ -48,11 +48,13 @@ class InvariantChecker {
   void ForgetCancelsTold() { cancels_told_.Clear(); }
   void OnEndTold() { end_told_ = true; }
 
-  // --- servers. Returns whether the server of this identity owns shard p of the job at `epoch`.
+  // --- servers. IsOwner returns whether the server of this identity owns shard p of the job at
+  // `epoch`.
   bool IsOwner(const std::string& identity, JobUid job, std::uint32_t p, ShardEpoch epoch) const;
   // Records and checks the outcome of a push.
   void OnPush(const ServedPush& served);
-  // Checks I2 and I3. With `replay` also compares the state with a replay of its log.
+  // Checks I2 and I3. With `replay`, also applies the log again and compares the result with the
+  // state.
   void CheckState(const HeldState& state, std::uint32_t p, bool replay);
   // Checks I6. For the state of an owner, also checks I4.
   void CheckBounds(const HeldState& state, std::uint32_t p);
@@ -70,7 +72,8 @@ class InvariantChecker {
   std::uint64_t newest_term_ = 0;
   IntervalSet cancels_told_;
   bool end_told_ = false;
-  // Open closures and intervals that the ledgers already had in the files of an earlier job [I6].
+  // The numbers of open closures and of intervals that the ledgers already had in the files of an
+  // earlier job [I6].
   std::array<std::size_t, kShards> resumed_open_{}, resumed_intervals_{};
   // The processes that have answered APPLIED for each shard, by epoch [I5].
   std::array<std::vector<std::pair<ShardEpoch, int>>, kShards> answered_;

@@ -7,7 +7,7 @@
 namespace evergrad::simulation {
 namespace {
 
-// At most so many jobs in a walk: the first one, and those that resume it.
+// The most jobs in a walk: the first one, and those that resume it.
 constexpr std::uint64_t kJobsMax = 3;
 
 }  // namespace
@@ -63,7 +63,7 @@ void JobResume::BeginNextJob() {
 
 void JobResume::BeginFrom(std::vector<Snapshot> snapshots) {
   JournaledBook& book = parts_.book;
-  book->CloseWindow();  // no task holds anything of this job
+  book->CloseWindow();  // no task has any part of this job
   std::vector<const HeldState*> states;
   for (std::uint32_t p = 0; p < kShards; ++p) {
     const HeldState& state = *parts_.folder.Find(snapshots[p].Uri())->state;

@@ -1,4 +1,4 @@
-// A new job continues from a manifest alone [28].
+// Resumes a job: a new job continues from a manifest alone [28].
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@ namespace evergrad::simulation {
 
 class JobResume {
  public:
-  // Both references outlive this object.
+  // Both referenced objects must outlive this object.
   JobResume(CoordinatorParts& parts, SimulatedCoordinator& coordinator)
       : parts_(parts), walk_(parts.walk), coordinator_(coordinator) {}
 
@@ -20,8 +20,8 @@ class JobResume {
   void AfterLoss();
 
  private:
-  // Returns the files of the newest whole manifest. Returns none if the walk has had enough jobs,
-  // or if no manifest is whole.
+  // Returns the files of the newest whole manifest. Returns nothing if the walk has already had the
+  // largest number of jobs, or if no manifest is whole.
   std::optional<std::vector<Snapshot>> FindFiles(const char* counted_as);
   void LoseCluster();
   // Forgets everything of the former job, and gives the next job its number.

@@ -5,7 +5,7 @@
 namespace evergrad::simulation {
 namespace {
 
-constexpr std::uint64_t kUndurableMax = 48;  // at most so many commits are not durable
+constexpr std::uint64_t kUndurableMax = 48;  // the most commits that may be not durable
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 // The closure book of a coordinator, with the journal of its changes. A message to a task or to the
-// user is sent only once the commits before it are durable.
+// user is sent only when the commits before it are durable.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,12 @@ namespace evergrad::simulation {
 
 class JournaledBook {
  public:
-  // All four references outlive the book.
+  // All four referenced objects must outlive the book.
   JournaledBook(WalkContext& walk, Tasks& tasks, SimulatedJournal& journal,
                 InvariantChecker& checker)
       : walk_(walk), tasks_(tasks), journal_(journal), checker_(checker) {}
 
-  // Begins a life of the coordinator with this state of the job, and commits that the life has
-  // begun.
+  // Begins a life of the coordinator with this state of the job. Commits that the life has begun.
   void Open(DurableState state);
   // Called when the coordinator dies. Commits that are not durable are lost, and so are the
   // messages that waited for them.
@@ -33,11 +32,11 @@ class JournaledBook {
   ClosureBook* operator->() const { return book_.get(); }
   const DurableState& state() const { return book_->durable(); }
   JobUid job() const { return job_; }
-  // Called when another job begins, in which no closure is cancelled yet.
+  // Called when another job begins. No closure of it is cancelled yet.
   void BeginJob(JobUid job) { job_ = job; }
 
   void Commit(const coordinator::Record& record);
-  // Makes all accepted commits durable, and performs the actions that waited for them in order.
+  // Makes all accepted commits durable. Then performs the actions that waited for them, in order.
   void Settle();
   // Calls `action` once all commits so far are durable. This may be at once.
   template <class Action>
@@ -48,7 +47,7 @@ class JournaledBook {
       actions_.push_back(std::move(action));
     }
   }
-  // AfterCommits for messages to tasks and to the user. A mutant does not wait.
+  // Like AfterCommits, for messages to tasks and to the user. One of the mutants does not wait.
   template <class Action>
   void Tell(Action action) {
     if (mutants::IsActive(mutants::Mutant::kAckBeforeCommit)) {
@@ -57,11 +56,12 @@ class JournaledBook {
       AfterCommits(std::move(action));
     }
   }
-  // Sends a message in the present session of the task. If the message names no job, it is for this
-  // job.
+  // Sends a message in the present session of the task. If the message names no job, it gets this
+  // book's job.
   void Send(const Task& t, Down m);
 
-  // Sends those ended closures that the server's shards do not know yet [24].
+  // Tells the server which closures have ended, except those that the server's shards already know
+  // [24].
   void SendCloses(const SimulatedServer& s);
   // Disconnects the task, if it is connected.
   void EndSession(Task& t);
@@ -71,7 +71,7 @@ class JournaledBook {
   std::size_t cancelled() const { return cancelled_.size(); }
   // Called when the job resumes. The closures of `dead` were cancelled or lost in the earlier job.
   void ResumeCancelled(const IntervalSet& dead) { cancelled_ = dead; }
-  // Tells the user about each cancelled closure that every owner refuses.
+  // Tells the user about each cancelled closure that every owner refuses by now.
   void TellCancelled();
 
  private:

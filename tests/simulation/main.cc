@@ -1,4 +1,4 @@
-// Walks many seeds and names the first walk that breaks a rule.
+// Walks many seeds, and reports the first walk that breaks a rule.
 //
 //   evergrad-simulation --seeds 0:10000 [--threads 2]     exit code 0: no walk broke a rule; else 1
 //   evergrad-simulation --seed 17 [--trace]               one walk

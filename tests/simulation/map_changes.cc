@@ -44,7 +44,7 @@ void MapChanges::SendDrops(const ClosureBook::MapChange& change, const Simulated
   for (const auto& [shard, epoch] : change.drops)
     book_.Send(to, Down::AboutShard(Down::kDrop, shard.value(), epoch));
   for (const auto& [identity, former] : change.former) {
-    // A former owner without a session learns of the change when it registers.
+    // A former owner that has no session now learns of the change when it registers.
     if (const SimulatedServer* holder = tasks_.ConnectedServer(identity, true))
       book_.Send(*holder, Down::AboutShard(Down::kDrop, former.first.value(), former.second));
   }
@@ -122,7 +122,7 @@ bool MapChanges::Move(const SimulatedServer& from, Up released) {
   if (released.state->shard->start() != change.assigns.front().start)
     walk_.Fail(absl::StrCat("5 a move changed start: p=", released.p));
   Apply(std::move(change), *to, std::move(released.state));
-  // The source must drop the state that it has kept.
+  // The source of the move still has the state. It must drop the state now.
   book_.Send(from, Down::AboutShard(Down::kDrop, released.p, released.epoch));
   if (!before) return false;
   journal_.BeginForgetting(std::move(before), from.process, to->process);

@@ -1,4 +1,4 @@
-// The changes of the coordinator's shard map, and the messages of each change.
+// Makes the changes of the coordinator's shard map, and sends the messages of each change.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace evergrad::simulation {
 
 class MapChanges {
  public:
-  // All six references outlive this object.
+  // All six referenced objects must outlive this object.
   MapChanges(WalkContext& walk, Tasks& tasks, SimulatedJournal& journal, JournaledBook& book,
              EvaluationBarrier& evaluation, const GrantProofs& proofs)
       : walk_(walk),
@@ -22,20 +22,22 @@ class MapChanges {
         evaluation_(evaluation),
         proofs_(proofs) {}
 
-  // Returns the shard map that workers get.
+  // Returns the shard map that is sent to workers.
   std::shared_ptr<const ShardMap> CurrentMap();
-  // Assigns the shard to `to`, with the newest durable snapshot or from the seed [21].
+  // Assigns the shard to `to`. It begins from the newest durable snapshot, or without one from its
+  // initial values [21].
   void RollBack(std::uint32_t p, const SimulatedServer& to);
-  // Rolls back some shards whose owner has no session. If the owner's process is still alive, this
-  // is as if its lease ended early.
+  // Rolls back some shards whose owner has no session. The owner's process may still be alive; this
+  // is then as if its lease ended early.
   void ReplaceLostOwners();
-  // Makes the owner of a shard stop it for a move [22].
+  // Makes the owner of a shard stop serving it, so that it can be moved [22].
   void BeginMove(std::uint32_t p);
-  // Called when the state of a shard has left its owner `from`. Gives it to a server that the seed
-  // draws. Returns whether the journal is going to forget this move, in which case the owner must
-  // be disconnected.
+  // Called when the owner `from` has sent the state of a shard for a move. Gives the shard to a
+  // server that the walk draws. Returns whether the journal is going to forget this move. In this
+  // case the owner must be disconnected.
   bool Move(const SimulatedServer& from, Up released);
-  // Commits the change and sends its messages. `moved` is the state that a move hands over.
+  // Commits the change and sends its messages. `moved` is the state that a move hands over, or
+  // null.
   void Apply(ClosureBook::MapChange change, const SimulatedServer& to,
              std::unique_ptr<HeldState> moved);
 
@@ -43,7 +45,7 @@ class MapChanges {
   void SendDrops(const ClosureBook::MapChange& change, const SimulatedServer& to);
   void SendAssign(ClosureBook::AssignOrder order, const SimulatedServer& to,
                   std::unique_ptr<HeldState> moved);
-  // Counts the kind of a rollback, and checks that the closures to be done again include what the
+  // Counts the kind of a rollback. Checks that the closures to be done again include all that the
   // snapshot lacks [21].
   void CheckRollback(const ClosureBook::AssignOrder& order);
   void SendMap();

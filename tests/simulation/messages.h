@@ -1,5 +1,5 @@
-// The messages of the simulation: those of the sessions between coordinator and tasks, and the
-// calls between workers and servers. Bracketed numbers are lines of LEDGER.md.
+// The messages of the simulation: the messages of sessions between the coordinator and tasks, and
+// the calls between workers and servers. Numbers in brackets are lines of LEDGER.md.
 #pragma once
 
 #include <array>
@@ -46,7 +46,7 @@ struct Down {
   MapVersion version{}, start{};
   IntervalSet done{}, refused{};
   std::unique_ptr<HeldState> state{};  // in an Assign that ends a move
-  // in an Assign without a state; none: the shard begins from the seed
+  // For an Assign without a state. If there is no source, the shard begins from its initial values.
   std::optional<Snapshot> source{};
   std::shared_ptr<const ShardMap> map{};
   Work work{};
@@ -82,7 +82,8 @@ struct Down {
   }
 };
 
-// What an evaluation closure has read: the tag, the values and the updates of each shard.
+// The results of an evaluation closure: for each shard, the tag, the values and the updates that it
+// has read.
 struct Evaluated {
   struct OfShard {
     bool read = false;
@@ -94,11 +95,11 @@ struct Evaluated {
   std::array<OfShard, kShards> shards{};
 };
 
-// An attempt that a worker holds, as it stands in a Hello.
+// An attempt that a worker holds, as its Hello reports it.
 struct HeldAttempt {
   JobUid job;
   ClosureBook::HeldAttempt attempt;
-  std::string worker, proof;  // [36], [35] the worker and proof of its Grant
+  std::string worker, proof;  // [36], [35] the worker and the proof in its Grant
 };
 
 // A message from a task to the coordinator.
@@ -127,7 +128,7 @@ struct Up {
   bool ok = true;                      // kAssigned
   std::vector<std::pair<JobUid, ClosureBook::HeldShard>> shards{};
   std::vector<HeldAttempt> attempts{};
-  // The evaluation attempts that the worker holds, in a Hello. Two jobs never use the same number.
+  // For a Hello: the evaluation attempts that the worker holds. No two jobs use the same attempt.
   std::vector<std::pair<ClosureId, Attempt>> evaluations{};
   std::shared_ptr<const Evaluated> evaluated{};            // in the Done of an evaluation closure
   coordinator::UpdateAccount::TouchedLess touched_less{};  // in a Done [38]

@@ -1,5 +1,5 @@
 // Each test leaves out one rule of LEDGER.md. A walk must notice this, and must report the rule
-// that is broken, because a check that cannot fail proves nothing.
+// that is broken. Without these tests, the checks of the walks might be unable to fail.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ using mutants::Activated;
 using mutants::Mutant;
 using ps_server::PushCode;
 
-// Returns the first kMargin violations of a mutant, in the order of seeds. Several are required, so
-// that a change of the walk does not lose the only one.
+// Returns the first kMargin violations of a mutant, in the order of seeds. Several are required. If
+// there were only one, a change of the walk could make it disappear.
 constexpr int kMargin = 3;
 std::vector<std::string> Violations(Mutant mutant, std::uint64_t seeds_max) {
   const Activated active(mutant);
@@ -259,8 +259,8 @@ TEST_CASE("adopt_keeps_todo is caught") {
   Caught(Mutant::kAdoptKeepsTodo, 3000, {"I3 done but missing", "29"});
 }
 
-// Walks meet these mutants too rarely or never. Each is therefore tested with a fixed sequence of
-// calls. Played has the parts of a cluster with one closure and one shard.
+// Walks meet the following mutants too rarely or never. Each is therefore tested with a fixed
+// sequence of calls. Played has the parts of a cluster with one closure and one shard.
 struct Played {
   static constexpr JobUid kJob{1};
   static ClosureBook::Options Options() { return {1, 1, 4}; }
@@ -278,8 +278,9 @@ struct Played {
   }
 };
 
-// Line 38: a worker answers Done for the only closure, after it has pushed `updates_pushed` of the
-// four updates. An honest worker has pushed all of them. Returns whether the job may end.
+// Line 38: a worker reports Done for the only closure after it has pushed `updates_pushed` of the
+// four updates. An honest worker has pushed all of them. Returns whether the coordinator lets the
+// job end.
 bool JobMayEnd(Mutant mutant, std::uint32_t updates_pushed) {
   const Activated active(mutant);
   const ShardModel model("counting", 0);
@@ -308,7 +309,7 @@ bool JobMayEnd(Mutant mutant, std::uint32_t updates_pushed) {
     push.payload = std::as_bytes(std::span(gradient.data(), model.elements()));
     CHECK(held->shard->Apply(push).code == PushCode::kApplied);
   }
-  // The worker claims that all updates are settled.
+  // The worker claims that all updates have been answered by their shards.
   CHECK(book.OnDone(granted->closure, granted->attempt, book.durable().version,
                     book.durable().version)
             .acknowledged);
@@ -333,9 +334,9 @@ TEST_CASE(
   CHECK(JobMayEnd(Mutant::kEndsUncompared, 0));
 }
 
-// Line 18a: a job has ended and was removed from the journal, but a server has not heard of its
-// end. Returns whether the coordinator refuses to start. A walk meets this once in some thousand
-// seeds.
+// Line 18a: a job has ended and was removed from the journal, but a server does not know that the
+// job has ended. Returns whether the coordinator refuses to start. A walk meets this case once in
+// some thousand seeds.
 bool RefusesWhatItRemoved(Mutant mutant) {
   const Activated active(mutant);
   MemoryStateStore store({.jobs_max = 2});
@@ -353,9 +354,9 @@ TEST_CASE(
   CHECK_FALSE(RefusesWhatItRemoved(Mutant::kNone));
 }
 
-// Line 25: x became the owner of a shard, and the record of this was torn off. A worker then pushes
-// to the owner before x. The worker was sent there by a life in between, or by this life after its
-// window.
+// Line 25: server x became the owner of a shard, and the journal lost the record of this. A worker
+// then pushes to the owner before x. Either a life in between or this life, after its start-up
+// window, had sent the worker there.
 bool CountsWhatTheFormerOwnerTook(Mutant mutant, bool another_life) {
   const Activated active(mutant);
   ClosureBook::Options options = Played::Options();
@@ -395,8 +396,9 @@ TEST_CASE("adopt_of_any_life loses an update under a torn journal, and the rule 
   CHECK_FALSE(CountsWhatTheFormerOwnerTook(Mutant::kNone, true));
 }
 
-// Line 25: three records were torn off: the cancellation of a closure, a file that refuses this
-// closure, and the rollback of the shard to that file. A server is still loading the file.
+// Line 25: the journal lost its last three records. They were the cancellation of a closure, a file
+// that refuses this closure, and the rollback of the shard to that file. A server is still loading
+// the file.
 bool GrantsWhatTheFileRefuses(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook::Options options = Played::Options();
@@ -425,7 +427,8 @@ TEST_CASE("loading_adopted grants without end what the file refuses, and the rul
   CHECK_FALSE(GrantsWhatTheFileRefuses(Mutant::kNone));
 }
 
-// Line 25: as above, but the shard has been loaded and reports which closures it refuses.
+// Line 25: like the case before, but the shard has been loaded, and the server reports which
+// closures the shard refuses.
 bool GrantsWhatAShardRefuses(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -440,8 +443,8 @@ TEST_CASE("unknown_refused_lives grants what its shard refuses, and the rule doe
   CHECK_FALSE(GrantsWhatAShardRefuses(Mutant::kNone));
 }
 
-// Line 24: messages of a session arrive in order. Therefore a walk never delivers a Close after the
-// Assign that makes it obsolete.
+// Line 24: a Close may arrive after the Assign that makes it obsolete. A walk never delivers them
+// in this order, because messages of a session arrive in order.
 bool TakesAnOldClose(Mutant mutant) {
   const Activated active(mutant);
   const ShardModel model("counting", 0);
@@ -507,8 +510,8 @@ TEST_CASE("close_holds_lost resumes what is lost as done, and the rule does not"
   CHECK_FALSE(ResumesWhatIsLostAsDone(Mutant::kNone));
 }
 
-// Lines 16 and 26 only save work; nothing is lost without them. Here a worker finishes a closure
-// while the coordinator is disconnected.
+// Lines 16 and 26 only save work; without them, nothing is lost. In this test a worker finishes a
+// closure while it has no session with the coordinator.
 bool RunsAgainWhatIsDone(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -537,7 +540,7 @@ TEST_CASE("done_not_kept runs a closure again, and the rule does not") {
   CHECK_FALSE(RunsAgainWhatIsDone(Mutant::kNone));
 }
 
-// Line 26: a worker whose lease had ended registers again, while another worker runs the closure.
+// Line 26: a worker whose lease had ended registers again while another worker runs its closure.
 bool RefusesTheHigherAttempt(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -558,10 +561,10 @@ TEST_CASE("adopt_older refuses the Done of the higher attempt, and the rule does
   CHECK_FALSE(RefusesTheHigherAttempt(Mutant::kNone));
 }
 
-// A walk meets this once in some thousand seeds, so the test calls the classes in a fixed sequence.
-// Shard 0 moved from server x, which is only disconnected, to y. The worker's push went to y. The
-// coordinator died, the record of that move was torn off, and y died. Returns whether x lacks the
-// update although the coordinator believes that all closures are done.
+// A walk meets this case once in some thousand seeds, so the test calls the classes in a fixed
+// sequence. Shard 0 was moved from server x, which is only disconnected, to y. The worker's push
+// went to y. The coordinator died, the journal lost the record of that move, and y died. Returns
+// whether x lacks the update although the coordinator believes that all closures are done.
 bool LosesWhatTheJournalForgot(Mutant mutant) {
   const Activated active(mutant);
   constexpr JobUid job{1};

@@ -6,7 +6,7 @@
 namespace evergrad::simulation {
 namespace {
 
-constexpr std::size_t kCallsMax = 60;  // with so many calls in flight, no push is sent
+constexpr std::size_t kCallsMax = 60;  // if this many calls are in flight, no push is sent
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void Network::DeliverOne() {
   const bool faults = walk_.faults();
   const std::size_t i = walk_.random.Below(calls_.size());
   const Call call = calls_[i];
-  if (!faults || walk_.random.Chance(0.9)) {  // otherwise it is delivered now and once more later
+  if (!faults || walk_.random.Chance(0.9)) {  // else the call is delivered now and once more later
     calls_[i] = calls_.back();
     calls_.pop_back();
   } else {

@@ -10,14 +10,14 @@ namespace evergrad::simulation {
 
 class Network {
  public:
-  // Both references outlive the network.
+  // Both referenced objects must outlive the network.
   Network(WalkContext& walk, Tasks& tasks) : walk_(walk), tasks_(tasks) {}
 
   bool empty() const { return calls_.empty(); }
-  // Returns whether no further push may be sent now.
+  // Returns whether the network has so many calls in flight that no further push may be sent now.
   bool full() const;
-  // Returns the processes that listen for this identity. After a restart the old and the new
-  // process of an identity have different addresses, and either may get a push.
+  // Returns the processes that listen for this identity. After a restart, the old and the new
+  // process of an identity have different addresses, and either of them may get a push.
   std::vector<SimulatedServer*> ServersOf(const std::string& identity) const;
   void Send(Call push) { calls_.push_back(std::move(push)); }
   // Draws one push or answer, and delivers or loses it.

@@ -1,5 +1,5 @@
-// Tests parts of the simulation without a cluster. mutants_test.cc shows that the checks of whole
-// walks can fail.
+// Tests some parts of the simulation without a cluster. mutants_test.cc shows that the checks of
+// whole walks can fail.
 #include <catch2/catch.hpp>
 
 #include <utility>
@@ -15,7 +15,7 @@ using coordinator::Record;
 constexpr JobUid kJob{1};
 constexpr ShardEpoch kEpoch{1, 5};
 
-// What a part needs around it. No fault happens.
+// The objects that a part needs around it. No fault happens.
 struct Surroundings {
   explicit Surroundings(bool torn = false) : walk(OptionsOf(torn)) {}
   static WalkOptions OptionsOf(bool torn) {
@@ -146,7 +146,7 @@ TEST_CASE(
   f.folder.AddManifest(kJob, {kept}, 0);
   REQUIRE(f.folder.ResumePoint() != nullptr);
   Sweep sweep;
-  f.folder.DeleteFiles(kJob, sweep);  // this file is newer than the newest one that the sweep knows
+  f.folder.DeleteFiles(kJob, sweep);  // the file is newer than the newest one that the sweep knows
   sweep.newest[0] = {kept.epoch, kept.lsn};
   sweep.needed = {kept.Uri()};
   f.folder.DeleteFiles(kJob, sweep);
@@ -168,7 +168,7 @@ TEST_CASE("the folder keeps two manifests of a job, and a name has one content")
     files.push_back(shard);
     files.back().file = name;
   }
-  f.walk.result.violation = "kept";  // these files do not exist
+  f.walk.result.violation = "kept";  // only the first violation is kept: these files do not exist
   for (const Snapshot& file : files) {
     const auto needed = f.folder.AddManifest(kJob, {file}, 0);
     CHECK(needed.contains(file.Uri()));
@@ -196,11 +196,11 @@ TEST_CASE("a push arrives at its process once, and its answer goes back") {
   push.push = true;
   push.server = server.process;
   network.Send(push);
-  network.DeliverOne();  // to the server, which holds no shard and answers STALE
+  network.DeliverOne();  // the push arrives; the server has no shard and answers STALE
   CHECK_FALSE(network.empty());
-  network.DeliverOne();  // to the worker
+  network.DeliverOne();  // the answer arrives at the worker
   CHECK(network.empty());
-  push.server = -1;  // the process has died
+  push.server = -1;  // no process has this number
   network.Send(push);
   network.DeliverOne();
   CHECK(network.empty());
@@ -264,7 +264,7 @@ TEST_CASE(
   }
 }
 
-// Pushes (0, 0) to shard 0 at two processes.
+// The test pushes the update (0, 0) to shard 0 at two processes.
 TEST_CASE(
     "a second process that applies at one epoch breaks I5, and a sealed "
     "shard breaks 20a") {
@@ -286,7 +286,7 @@ TEST_CASE(
   CHECK_THAT(f.violation(), Catch::StartsWith("I5 two processes answered APPLIED: p=0"));
   f.walk.result.violation.clear();
   const ps_server::Ledger sealed = second->shard->ledger();
-  push(second.get(), 2, &sealed);  // it answers DUPLICATE instead of REFUSED
+  push(second.get(), 2, &sealed);  // answers DUPLICATE instead of REFUSED
   CHECK(f.violation() == "20a a sealed shard took a push: c=0 p=0");
 }
 

@@ -1,5 +1,5 @@
-// The walk's random numbers: SplitMix64 with one 64-bit state, so that a seed gives the same walk
-// on every machine.
+// The random numbers of a walk: SplitMix64 with one 64-bit state, so that a seed gives the same
+// walk on every machine.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class Random {
   }
   double Unit() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }
   bool Chance(double p) { return Unit() < p; }
-  // Returns a number in [0, n), 0 < n < 2^32.
+  // Returns a number in [0, n). n must be above 0 and below 2^32.
   std::size_t Below(std::size_t n) { return static_cast<std::size_t>(((Next() >> 32) * n) >> 32); }
 
  private:

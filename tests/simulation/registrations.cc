@@ -22,7 +22,7 @@ void Registrations::BeginAnewIfNeeded(const coordinator::ReportedLife& reported,
   walk_.Trace("begins anew: term=", term->value());
   EG_CHECK(parts_.journal.store().CommitTerm(*term).ok());
   book.Settle();
-  // All tasks except the one that reported the term must register again.
+  // All tasks except the one that reported the later life must register again.
   parts_.tasks.Each([&](Task& t) {
     if (&t != &from && t.connected) book.EndSession(t);
     t.earlier.clear();
@@ -112,7 +112,7 @@ void Registrations::Register(SimulatedServer& s, Up hello) {
 
 Registrations::Held Registrations::SortShards(const SimulatedServer& s, Up hello) {
   Held held;
-  std::set<JobUid> ended;  // jobs that no longer exist, so that the server must drop their shards
+  std::set<JobUid> ended;  // jobs that have ended; the server must drop their shards
   for (auto& [job, shard] : hello.shards) {
     const bool running = job == parts_.book.job();
     if (!running) CheckUnknownJob(job);
@@ -145,7 +145,8 @@ void Registrations::RegisterShards(const SimulatedServer& s,
     registration.change.drops.clear();
     registration.change.former.clear();
   }
-  // A shard was adopted or rolled back, so closures may have to be done again.
+  // A shard was adopted or rolled back, so closures may have to be done again. The values that an
+  // evaluation has read then no longer count.
   if (registration.change.map_changed) parts_.evaluation.Void();
   for (std::size_t i = 0; i < registration.change.assigns.size(); ++i)
     walk_.Count("shard not held");

@@ -11,7 +11,8 @@
 
 namespace evergrad::simulation {
 
-// The push of a Call. Some pushes are too large for the tables of a slot, and some contain a NaN.
+// Makes the push that a Call describes. Some pushes have too many rows for the tables of a slot,
+// and some contain a NaN.
 class PushOfCall {
  public:
   PushOfCall(WalkContext& walk, const Call& call);
@@ -26,13 +27,14 @@ class PushOfCall {
 
  private:
   alignas(64) float gradient_[kElementsMax];
-  // The tables refuse a push as a whole if its rows exceed their budget.
+  // `beyond_budget_` is true if the rows exceed the memory budget of their table, which then
+  // refuses the push as a whole. `skip_` is true if the gradient contains a NaN.
   bool beyond_budget_ = false, skip_ = false;
   SlotSection section_;
   std::vector<float> more_;
 };
 
-// Facts about a shard before a push.
+// The facts about a shard before it gets a push.
 struct ShardBefore {
   ShardBefore(const ps_server::Shard& shard, ClosureId closure)
       : lsn(shard.lsn()), vlsn(shard.vlsn()), open(shard.ledger().open().contains(closure)) {}
@@ -40,7 +42,7 @@ struct ShardBefore {
   const bool open;  // whether the closure of the push is open at the shard
 };
 
-// All references outlive the struct.
+// All referenced objects must outlive the struct.
 struct ServedPush {
   const Call& call;
   const PushOfCall& pushed;

@@ -15,7 +15,7 @@ namespace evergrad::simulation {
 void SimulatedCoordinator::StartWithoutJournal() {
   const coordinator::MemoryStateStore empty;
   for (const auto& s : parts_.tasks.servers()) {
-    if (walk_.random.Chance(0.3)) continue;  // its session does not reach this coordinator
+    if (walk_.random.Chance(0.3)) continue;  // this task cannot reach the coordinator
     for (std::uint32_t p = 0; p < kShards; ++p) {
       const std::optional<JobUid> job = s->JobAt(p);
       if (!job) continue;
@@ -36,8 +36,8 @@ void SimulatedCoordinator::StartWithoutJournal() {
 
 void SimulatedCoordinator::Start() {
   if (walk_.options.loses_journal && lives_ > 0 && walk_.random.Chance(0.5)) StartWithoutJournal();
-  // The coordinator collects registrations before it sends its first message, so every living task
-  // has reported the lives that it has seen.
+  // Before the coordinator sends its first message, it has collected registrations. Every living
+  // task has therefore reported the lives that it has seen.
   std::uint64_t reported = 0;
   parts_.tasks.Each([&](const Task& t) { reported = std::max(reported, t.highest_term); });
   parts_.journal.Recover(reported >= parts_.checker.newest_term());
@@ -177,8 +177,8 @@ void SimulatedCoordinator::OnAssigned(SimulatedServer& s, const Up& m) {
 }
 
 void SimulatedCoordinator::OnReleased(SimulatedServer& s, Up m) {
-  // Moves end when sealing begins. The source of the move answers the Seal, and the state that was
-  // sent before the seal gets no owner.
+  // Moves end when sealing begins. The source of the move still owns the shard and answers the
+  // Seal. The state that it sent before the Seal is given to no server.
   if (parts_.early_end.begun()) return;
   if (parts_.changes.Move(s, std::move(m))) book_.EndSession(s);
 }

@@ -1,4 +1,4 @@
-// The coordinator of one job. It can die, and start again with the contents of its journal.
+// The coordinator of one job. It can die, and it can start again with the contents of its journal.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace evergrad::simulation {
 
 class SimulatedCoordinator {
  public:
-  // `parts` outlives the coordinator. The coordinator is not running after this.
+  // `parts` must outlive the coordinator. The constructor does not start the coordinator.
   explicit SimulatedCoordinator(CoordinatorParts& parts)
       : parts_(parts), walk_(parts.walk), book_(parts.book), registrations_(parts) {}
 
@@ -18,17 +18,17 @@ class SimulatedCoordinator {
   void Start();
   // Kills the coordinator. All sessions end, and everything that is not durable is lost.
   void Kill();
-  // [22] Kills the coordinator, if it is time for the journal to forget a move.
+  // [22] If the walk has decided that the journal forgets a move now, kills the coordinator.
   void DieToForgetMove();
   // Called when the cluster was lost with the journal. The new journal does not know earlier lives.
   void ForgetLives();
-  // Begins a new job in this life. No task holds anything of the job yet.
+  // Begins a new job in this life. No task has any part of the job yet.
   void BeginJob(Term term);
 
   void Handle(SimulatedServer& s, Up m);
   void Handle(SimulatedWorker& w, Up m);
-  // Does something without a message: a grant, a close, a checkpoint, a rollback or a move, which
-  // the seed draws. Returns whether the user resumes the job after its end.
+  // Performs one random action that no message has caused: a grant, a Close, a checkpoint, a
+  // rollback or a move. Returns whether the user resumes the job after its end.
   bool Act();
   // Does one step of the file thread.
   void DoFileWork() {
@@ -39,7 +39,7 @@ class SimulatedCoordinator {
 
  private:
   // [18a] Starts a coordinator on an empty journal, or without a journal, while tasks of the job
-  // live. Afterwards an operator puts the job's journal back.
+  // are alive. Afterwards an operator restores the job's journal.
   void StartWithoutJournal();
   void CheckNamedFiles();
 
@@ -50,7 +50,7 @@ class SimulatedCoordinator {
   void CloseWindowIfDue();
   void GrantWork();
   void SendGrant(const SimulatedWorker& w, const ClosureBook::Granted& granted);
-  // Ends the leases of disconnected workers, and sometimes that of a connected one.
+  // Ends the leases of disconnected workers, and sometimes the lease of a connected worker.
   void EndLeases();
   void SendCloses(const SimulatedServer& s);
 

@@ -14,8 +14,8 @@ using coordinator::MemoryStateStore;
 using mutants::IsActive;
 using mutants::Mutant;
 
-// How many commits the store can lose: more than kUndurableMax of JournaledBook and the torn
-// records together.
+// The number of commits that the store can lose. It is larger than the sum of kUndurableMax (in
+// journaled_book.cc) and the number of torn records.
 constexpr std::size_t kTailKept = 64;
 
 std::unique_ptr<MemoryStateStore> NewStore() {
@@ -67,7 +67,7 @@ Term SimulatedJournal::TakeTerm(std::uint64_t reported) {
 
 void SimulatedJournal::LoseAll() {
   store_ = NewStore();
-  lost_ = true;  // an operator has passed --forget-unknown-jobs
+  lost_ = true;  // as if an operator had passed --forget-unknown-jobs
   backup_.reset();
   forgotten_.reset();
   unsynced_.reset();

@@ -155,7 +155,7 @@ void SimulatedServer::OnDrop(const Down& m) {
 
 void SimulatedServer::OnSeal(const Down& m) {
   Up answer = Up::AboutShard(Up::kSealed, m.job, m.p, m.epoch);
-  if (Loads(m)) loading_[m.p].reset();  // the file that it is loading is already the last cut
+  if (Loads(m)) loading_[m.p].reset();  // the file that is being loaded is already the last cut
   if (const HeldState* held = At(m.p, m.job, m.epoch)) {
     walk_.Count("sealed");
     walk_.Trace("server ", process, " p=", m.p, " is sealed");
@@ -181,8 +181,8 @@ void SimulatedServer::OnClose(const Down& m) {
   out.Push(std::move(answer));
 }
 
-// The source stops the shard and keeps the state until a Drop. A copy of the state is sent, in the
-// form that a restored file has [22].
+// The source of a move stops the shard, and keeps the state until it gets a Drop. It sends a copy
+// of the state in the form in which a file restores it [22].
 void SimulatedServer::OnRelease(const Down& m) {
   HeldState* held = At(m.p, m.job, m.epoch);
   if (held == nullptr) return;

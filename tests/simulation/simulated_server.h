@@ -20,7 +20,7 @@ namespace evergrad::simulation {
 
 class SimulatedServer : public Task {
  public:
-  // All three references outlive the server.
+  // All three referenced objects must outlive the server.
   SimulatedServer(WalkContext& walk, SnapshotFolder& folder, InvariantChecker& checker, int number,
                   std::string identity);
 
@@ -37,7 +37,7 @@ class SimulatedServer : public Task {
   HeldState* At(std::uint32_t p) const { return shards_[p].get(); }
   // Returns the shard if it has this job and epoch, and nullptr otherwise.
   HeldState* At(std::uint32_t p, JobUid job, ShardEpoch epoch) const;
-  // Returns the job of the shard that it holds or loads at p.
+  // Returns the job of the shard p that the server holds or loads, or nothing.
   std::optional<JobUid> JobAt(std::uint32_t p) const;
   // [25] Returns whether the server is loading nothing and holds only shards that it owns.
   bool HoldsOnlyItsOwn() const;
@@ -62,8 +62,8 @@ class SimulatedServer : public Task {
   void OnClose(const Down& m);
   void OnRelease(const Down& m);
   worker::PushAnswer Apply(const Call& call, HeldState& held);
-  // Returns the state that must answer a push of this job. If there is none, returns nullptr, and
-  // the answer is STALE.
+  // Returns the state that must answer a push of this job. If the server has no such state, returns
+  // nullptr, and the answer is STALE.
   HeldState* Find(JobUid job, std::uint32_t p) const;
   bool Loads(const Down& m) const;
   void Load(std::uint32_t p);
@@ -73,16 +73,17 @@ class SimulatedServer : public Task {
   InvariantChecker& checker_;
   const std::string identity_;
   JobUid version_of_{};
-  MapVersion version_;  // the highest version that it received
+  MapVersion version_;  // the highest map version that the server received
   std::array<std::unique_ptr<HeldState>, kShards> shards_;
-  // Shards of earlier jobs. Nobody has told the server that these jobs have ended.
+  // The shards of earlier jobs, if the server has not learned that these jobs have ended.
   std::vector<std::pair<std::uint32_t, std::unique_ptr<HeldState>>> others_;
   // The ledger at the time of the seal [20a].
   std::array<std::optional<ps_server::Ledger>, kShards> sealed_;
   std::array<std::optional<Loading>, kShards> loading_;
-  std::vector<Up> unsent_;  // kAssigned messages that no session accepted
+  std::vector<Up> unsent_;  // kAssigned messages that could not be sent in a session
   SnapshotWriter writer_;
-  // [35] A guard is made at the first Assign of its job.
+  // [35] The guards that check proofs. A guard is made when the server gets the first Assign of the
+  // job.
   std::map<JobUid, std::unique_ptr<grants::GrantGuard>> guards_;
 };
 

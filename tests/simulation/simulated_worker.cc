@@ -55,7 +55,7 @@ void SimulatedWorker::Handle(Down m) {
 // Called when the coordinator has adopted some of the attempts in the Hello.
 void SimulatedWorker::OnAdopted(Down m) {
   OnRegistered(m);
-  // An adopted attempt may have been dropped since the Hello.
+  // The worker may have dropped an adopted attempt after it sent the Hello.
   const auto drop_if_gone = [&](ClosureId closure, Attempt attempt) {
     if (!book_.Holds(attempt)) out.Push(Up::AboutAttempt(Up::kDropped, m.job, closure, attempt));
   };
@@ -115,8 +115,8 @@ void SimulatedWorker::Train(const Work& work, Network& network) {
     book_.Drop(work.attempt);
     return;
   }
-  // Any unsettled push of any declared update may be sent next: with a pipeline, pushes leave in
-  // any order.
+  // Any push that no shard has answered yet, of any declared update, may be sent next. With a
+  // pipeline, pushes leave in any order.
   std::array<std::pair<std::uint32_t, std::uint32_t>, kUpdates * kShards> ready{};
   std::size_t n = 0;
   for (std::uint32_t u = 0; u < declared_; ++u) {
@@ -148,11 +148,11 @@ void SimulatedWorker::DeclareUpdate(const Work& work, const Network& network) {
 
 void SimulatedWorker::SendPush(const Work& work, std::uint32_t update, std::uint32_t p,
                                Network& network) {
-  // With a mutant, an attempt of an earlier job may still run.
+  // If a mutant is active, an attempt of an earlier job may still run.
   if (p >= book_.map().shards.size()) return;
   const worker::ShardPlace& place = book_.map().shards[p];
   const std::vector<SimulatedServer*> listening = network.ServersOf(place.server);
-  if (listening.empty()) return;  // as after a transport error, the worker sends again later
+  if (listening.empty()) return;  // the worker sends it again later, as after a transport error
   Call call;
   call.push = true;
   call.job = work.job;

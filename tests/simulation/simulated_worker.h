@@ -17,11 +17,12 @@ class Network;
 
 class SimulatedWorker : public Task {
  public:
-  // `walk` outlives the worker.
+  // `walk` must outlive the worker.
   SimulatedWorker(WalkContext& walk, int number);
 
   void Handle(Down m);
-  // Does one step of the work in hand: begins an attempt, declares an update, or sends a push.
+  // Does one step of the work that the worker holds: begins an attempt, declares an update, or
+  // sends a push.
   void Act(Network& network);
   void HandleAnswer(const Call& answer);
   void ForgetJobs(JobUid newest) override;
@@ -29,16 +30,16 @@ class SimulatedWorker : public Task {
   void TraceState() const;
 
  private:
-  struct Cached {  // the last pull, by reference and as a copy
+  struct Cached {  // the result of the last pull, by reference and as a copy
     ps_server::PullResult read;
     std::vector<float> values;
   };
 
   void SendHello() override;
   void OnAdopted(Down m);
-  // Called when a map arrives. Versions and tags of two jobs cannot be compared.
+  // Called when a shard map arrives. Versions and tags of two jobs cannot be compared.
   void OnMap(const ShardMap& map);
-  // Sends a message that needs an accepted Hello. Without one, the message is lost.
+  // Sends a message that may follow only an accepted Hello. Before that, the message is lost.
   void Tell(Up m) {
     if (welcomed) out.Push(std::move(m));
   }
@@ -50,7 +51,7 @@ class SimulatedWorker : public Task {
   void SendPush(const Work& work, std::uint32_t update, std::uint32_t p, Network& network);
   void FinishIfSettled();
   // Pulls the shard, and checks line 13: a pull changes nothing, (start, vlsn) identifies the
-  // returned values, and values that were returned never change.
+  // returned values, and values that were returned before have not changed.
   void PullOne(std::uint32_t p, const Network& network);
   void CheckCachedValues(const Cached& cached);
   // Does the next step of an evaluation closure, which reads the present values of the shards one

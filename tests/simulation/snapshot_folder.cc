@@ -9,7 +9,7 @@
 namespace evergrad::simulation {
 namespace {
 
-constexpr std::size_t kManifestsKept = 2;  // so many of each job
+constexpr std::size_t kManifestsKept = 2;  // the number of manifests that are kept of each job
 
 }  // namespace
 
@@ -90,7 +90,7 @@ void SnapshotFolder::DeleteFiles(JobUid job, const Sweep& sweep) {
     if (file.state->job != job || sweep.needed.contains(uri)) continue;
     const ps_server::Shard& shard = *file.state->shard;
     if (std::pair(shard.epoch(), shard.lsn()) > sweep.newest[file.p])
-      continue;  // a server may still be reporting this file
+      continue;  // a server may not have reported this file yet
     CheckUnneeded(uri, file);
     walk_.Count("file deleted");
     walk_.Trace("file ", uri, " is deleted");

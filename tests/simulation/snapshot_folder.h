@@ -1,5 +1,5 @@
-// The folder that all processes share: the files of shards [27], the manifests, and the sweeps that
-// delete files [30].
+// The folder that all processes share. It has the files of shards [27] and the manifests. Sweeps
+// delete files in it [30].
 #pragma once
 
 #include <array>
@@ -16,14 +16,14 @@
 
 namespace evergrad::simulation {
 
-// A durable file with a cut of a shard.
+// A durable file that has a cut of a shard.
 struct File {
   std::uint32_t p = 0;
   std::unique_ptr<HeldState> state;
   enum {
     kWhole,
     kBadInside,
-    // The damage is found when a server loads the file or when a manifest is chosen.
+    // The damage is found only when a server loads the file or when a manifest is chosen.
     kBadAtTheEnds
   } health = kWhole;
 };
@@ -36,28 +36,28 @@ struct ManifestFile {
   bool damaged = false;
 };
 
-// The files that a sweep must not delete, like SweepRequest of coordinator/checkpoints.
+// The files that a sweep must not delete, as SweepRequest of coordinator/checkpoints lists them.
 struct Sweep {
   std::set<std::string> needed;
   std::array<std::pair<ShardEpoch, std::uint64_t>, kShards> newest{};
 };
 
-// Returns whether two states of one shard with the same lsn have the same updates. Their attempts
-// may differ: a DUPLICATE can raise an attempt, and that is not an event of the lsn [6].
+// Returns whether two states of one shard that have the same lsn also have the same updates. Their
+// attempts may differ: a DUPLICATE can raise an attempt without raising the lsn [6].
 bool SameUpdates(const HeldState& a, const HeldState& b);
 
-// Returns the description of the file that a cut of shard p becomes.
+// Returns the description of the file into which a cut of shard p is written.
 Snapshot DescribeCut(const HeldState& cut, std::uint32_t p);
 
 class SnapshotFolder {
  public:
-  // `walk` outlives the folder.
+  // `walk` must outlive the folder.
   explicit SnapshotFolder(WalkContext& walk) : walk_(walk) {}
 
-  // Writes a cut to a durable file. If there is a file of the same name, it must have the same
+  // Writes a cut to a durable file. If a file of the same name exists, it must have the same
   // content.
   Snapshot Write(std::unique_ptr<HeldState> cut, std::uint32_t p);
-  // Returns nullptr if there is no such file.
+  // Returns the file, or nullptr if it does not exist.
   const File* Find(const std::string& uri) const;
   // Adds a manifest of the job and deletes old manifests of the job. Returns the files that the
   // kept manifests name.
@@ -74,7 +74,7 @@ class SnapshotFolder {
 
   WalkContext& walk_;
   std::map<std::string, File> files_;    // by URI
-  std::set<std::string> given_up_;       // files that were damaged and have been deleted
+  std::set<std::string> given_up_;       // damaged files that have been deleted
   std::vector<ManifestFile> manifests_;  // manifests of all jobs, oldest first
 };
 

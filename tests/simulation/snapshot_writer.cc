@@ -62,7 +62,8 @@ void SnapshotWriter::Cut(const HeldState& held, Order& order) {
   } else if (order.slicing) {
     CutSlices(held, order);
   } else {
-    // Some cuts get too little memory for the rows that pushes change between their slices.
+    // While a cut is copied in slices, the rows that pushes change are kept. Some cuts get too
+    // little memory for these rows.
     order.slicing = Order::Slicing{
         held.shard->Cut(walk_.random.Chance(0.2) ? 100 : ps_server::kPreimageBytesMax),
         held.Facts()};
@@ -71,7 +72,7 @@ void SnapshotWriter::Cut(const HeldState& held, Order& order) {
 }
 
 // A cut is dropped if pushes changed too many rows, or if another cut was taken for a move or at
-// the end. It then begins again.
+// the end. The order then begins once more.
 void SnapshotWriter::CutSlices(const HeldState& held, Order& order) {
   Order::Slicing& slicing = *order.slicing;
   for (std::uint64_t n = 1 + walk_.random.Below(3); n > 0; --n) {

@@ -1,6 +1,6 @@
-// A server's queue of orders to write snapshots [27]. First a cut of the shard is taken, and then
-// its file becomes durable; each is an event of its own. Pushes may come between the two, and
-// between the slices of a slot's cut.
+// A server's queue of orders to write snapshots [27]. For each order a cut of the shard is taken,
+// and later the cut's file becomes durable. These are two events. Pushes may come between the two,
+// and between the slices of a slot's cut.
 #pragma once
 
 #include <array>
@@ -23,14 +23,15 @@ class SnapshotWriter {
     ShardEpoch epoch;
     TaskId session;                  // the session that gets the report
     std::unique_ptr<HeldState> cut;  // taken and not durable yet
-    // A slot's cut whose moment is fixed, and whose rows are being copied, slice by slice.
+    // For a slot: a cut whose moment is fixed, and whose rows are being copied slice by slice.
     struct Slicing {
       ps_server::ShardCut cut;
-      std::unique_ptr<HeldState> facts;  // the true history of that moment
+      std::unique_ptr<HeldState> facts;  // the true history at that moment
     };
     std::optional<Slicing> slicing = std::nullopt;
   };
-  // The report of a file to the coordinator. It may be sent only in the session of the order.
+  // The report to the coordinator that a file is durable. It may be sent only in the session that
+  // gave the order.
   struct Report {
     TaskId session;
     JobUid job;
@@ -38,30 +39,30 @@ class SnapshotWriter {
     Snapshot snapshot;
   };
 
-  // All three references outlive the writer.
+  // All three referenced objects must outlive the writer.
   SnapshotWriter(WalkContext& walk, SnapshotFolder& folder, InvariantChecker& checker)
       : walk_(walk), folder_(folder), checker_(checker) {}
 
-  // Adds an order. If an order for this shard is waiting already, its report goes to `session`
-  // instead.
+  // Adds an order. If an order for this shard is already waiting, only the session that gets its
+  // report is replaced by `session`.
   void Add(JobUid job, std::uint32_t p, ShardEpoch epoch, TaskId session);
   void DropJob(JobUid job);
-  // Called when the server gets the shard again, so that its newest file is not of the present
+  // Called when the server gets the shard once more. Its newest file then does not have the present
   // state.
   void ForgetFile(std::uint32_t p) { durable_file_[p].reset(); }
   // Returns the first order, or nullptr.
   const Order* next() const { return orders_.empty() ? nullptr : &orders_.front(); }
-  // Advances the first order by one step. `held` is the state that it names; nullptr if the server
-  // does not hold that state.
+  // Advances the first order by one step. `held` is the state that the order names, or nullptr if
+  // the server does not hold that state.
   std::optional<Report> Advance(const HeldState* held);
 
  private:
-  // Returns whether the shard's newest file has the state that the server holds now.
+  // Returns whether the shard's newest file contains the state that the server holds now.
   bool IsUnchanged(const HeldState& held, const Order& order);
-  // Captures the cut of the order. One call captures only a few slices of a shard of embedding
-  // tables, so such a cut needs several calls.
+  // Takes the cut of the order. One call copies only a few slices of a slot, so the cut of a slot
+  // needs several calls.
   void Cut(const HeldState& held, Order& order);
-  // Copies a few slices of a slot's cut. The cut is whole after the last slice.
+  // Copies a few slices of a slot's cut. The cut is complete after the last slice.
   void CutSlices(const HeldState& held, Order& order);
   Snapshot MakeDurable(const HeldState* held, Order& order);
 

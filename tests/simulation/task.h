@@ -10,7 +10,7 @@
 
 namespace evergrad::simulation {
 
-// A queue that keeps its memory when it is emptied.
+// A queue that does not free its memory when it is emptied.
 template <class T>
 class Fifo {
  public:
@@ -33,11 +33,11 @@ class Fifo {
 
 class Task {
  public:
-  // `walk` outlives the task.
+  // `walk` must outlive the task.
   Task(WalkContext& walk, int number) : process(number), walk_(walk) {}
   virtual ~Task() = default;
 
-  // Begins a session with a Hello. The coordinator knows it under the new `registration`.
+  // Begins a session with a Hello. The coordinator knows the session by the new `registration`.
   void BeginSession(TaskId registration) {
     connected = true;
     task = registration;
@@ -45,23 +45,24 @@ class Task {
   }
   // Ends the session. Messages in flight are lost.
   void EndSession();
-  // Forgets all jobs up to `newest`. A coordinator with another store tells a task to do so.
+  // Forgets all jobs up to the job `newest`. A coordinator with another store orders this.
   virtual void ForgetJobs(JobUid newest) = 0;
 
   const int process;            // number of the process; never reused
   bool connected = false;       // it has a session
   bool registered = false;      // the coordinator has accepted its Hello
-  bool welcomed = false;        // it has received Registered, and may send more than the Hello
+  bool welcomed = false;        // has received Registered, and may send more than the Hello
   TaskId task;                  // the present registration
-  std::vector<TaskId> earlier;  // registrations of this process in this life of the coordinator
-  // the term and the number of the newest life that registered it [18]
+  std::vector<TaskId> earlier;  // earlier registrations in this life of the coordinator
+  // The term and the number of the newest life of the coordinator that registered this task [18].
   std::uint64_t highest_term = 0, life = 0;
   Fifo<Down> in;
   Fifo<Up> out;
 
  protected:
   virtual void SendHello() = 0;
-  // Handles the answer to the Hello, and checks I4 for the lives that the task has seen.
+  // Handles the answer to the Hello. Checks I4 for the lives of the coordinator that the task has
+  // seen.
   void OnRegistered(const Down& m);
 
   WalkContext& walk_;

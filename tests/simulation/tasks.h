@@ -12,7 +12,8 @@ namespace evergrad::simulation {
 
 class Tasks {
  public:
-  // Starts kServers servers and kWorkers workers. All three references outlive the tasks.
+  // Starts kServers servers and kWorkers workers. All three referenced objects must outlive the
+  // tasks.
   Tasks(WalkContext& walk, SnapshotFolder& folder, InvariantChecker& checker);
 
   const std::vector<std::unique_ptr<SimulatedServer>>& servers() const { return servers_; }
@@ -22,18 +23,18 @@ class Tasks {
     for (auto& s : servers_) f(*s);
     for (auto& w : workers_) f(*w);
   }
-  // ServerOf and WorkerOf return the process with this number, and ConnectedServer the connected
-  // server of an identity. They return nullptr if there is none.
+  // ServerOf and WorkerOf return the process with this number. ConnectedServer returns the
+  // connected server of an identity. They return nullptr if it does not exist.
   SimulatedServer* ServerOf(int process) const;
   SimulatedWorker* WorkerOf(int process) const;
   SimulatedServer* ConnectedServer(const std::string& identity, bool registered) const;
   bool IsConnectedWorker(TaskId registration) const;
   bool HasServer(const std::string& identity) const;
 
-  // Returns a process that the seed draws.
+  // Returns a random process.
   SimulatedServer& AnyServer() { return *servers_[walk_.random.Below(servers_.size())]; }
   SimulatedWorker& AnyWorker() { return *workers_[walk_.random.Below(workers_.size())]; }
-  // Calls f with a server or a worker that the seed draws.
+  // Calls f with a random server or a random worker.
   template <class F>
   void WithAny(F f) {
     const std::size_t i = walk_.random.Below(servers_.size() + workers_.size());
@@ -44,20 +45,20 @@ class Tasks {
     }
   }
 
-  // Starts a server with this identity, or with a new one.
+  // Starts a server with the given identity, or with a new one.
   void StartServer(std::string identity);
   void StartServer();
   void StartWorker();
-  // Removes a process that has ended. Its session ended before.
+  // Removes a process that has died. Its session must have ended before.
   void Remove(const SimulatedServer& server);
   void Remove(const SimulatedWorker& worker);
   // Removes most processes, which are lost with their cluster, and starts others in their place.
   void LoseMost();
 
-  // Begins a session, unless another process of the server's identity has one [P7].
+  // Begins a session, unless another process with the same identity has one [P7].
   void TryConnect(SimulatedServer& server);
   void TryConnect(SimulatedWorker& worker);
-  // Delivers a message of the coordinator, if this registration is still connected.
+  // Delivers a message from the coordinator, if this registration is still connected.
   void Deliver(TaskId registration, Down m);
 
  private:

@@ -3,7 +3,7 @@
 namespace evergrad::simulation {
 namespace {
 
-// Returns the models that all walks with one optimizer share. Thread-safe.
+// Returns the models of the shards. All walks with the same optimizer share them. Thread-safe.
 const std::array<ShardModel, kShards>& ModelsOf(const std::string& optimizer, bool tables) {
   using Models = std::array<ShardModel, kShards>;
   const auto make = [](const char* of, bool slot) {

@@ -1,5 +1,5 @@
-// What the parts of one walk share: the settings, the random numbers, and the record of events and
-// of the first violation.
+// The data that the parts of one walk share: the settings, the random numbers, the record of
+// events, and the first violation.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace evergrad::simulation {
 
 class WalkContext {
  public:
-  // Draws for each shard which updates have rows in it.
+  // Draws for each update which shards have rows of it.
   explicit WalkContext(const WalkOptions& walk_options);
 
   // Prints a line that begins with the number of the event.
@@ -25,8 +25,8 @@ class WalkContext {
   void Trace(const Args&... args) const {
     if (options.trace) std::printf("%6d  %s\n", result.events, absl::StrCat(args...).c_str());
   }
-  // Records a violation, which ends the walk. An empty text changes nothing, and only the first
-  // violation is kept.
+  // Records a violation, which ends the walk. An empty text is ignored, and so is every violation
+  // after the first.
   void Fail(const std::string& violation) {
     if (result.violation.empty()) result.violation = violation;
   }
@@ -37,7 +37,7 @@ class WalkContext {
   // Returns whether faults happen at this event.
   bool faults() const { return result.events < options.fault_events; }
   std::uint32_t AnyShard() { return static_cast<std::uint32_t>(random.Below(kShards)); }
-  // Returns whether (c, u) has rows in shard p.
+  // Returns whether the update (c, u) has rows in shard p.
   bool Touches(std::uint32_t p, std::uint64_t c, std::uint32_t u) const {
     return (touch[p][c] >> u & 1) != 0;
   }

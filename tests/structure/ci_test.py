@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests deploy/scripts/ci.py with imitated tools: the plan for a change, failures, and checks for
-which too little time is left.
+"""Tests deploy/scripts/ci.py with programs that imitate its tools. The subjects are the plan for a
+change, failures, and checks for which too little time is left.
 
   ci_test.py
 """
@@ -16,8 +16,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "deploy", "scripts"))
 import ci  # noqa: E402
 
-# Each imitated tool records how it was called, and runs the commands in $DO_<tool>. Without such
-# commands it succeeds.
+# Each of these programs records how it was called, and then runs the commands in $DO_<tool>.
+# Without such commands it succeeds.
 TOOL = """#!/bin/bash
 echo "${0##*/} $*" >>"$SAID"
 name=DO_${0##*/}; name=${name//[^A-Za-z_]/_}
@@ -169,7 +169,8 @@ class Runs(unittest.TestCase):
         return self.git("rev-parse", "HEAD")
 
     def checked(self, path="common/fs/disk.cc"):
-        """Makes a repository whose last full check was one commit ago. `path` has changed since."""
+        """Makes a repository whose last full check was at the previous commit. The file `path` has
+        changed since then."""
         self.write(".ci/checked", self.git("rev-parse", "HEAD") + "\n")
         self.write(path, "// changed\n")
         self.commit()
@@ -286,7 +287,7 @@ class Runs(unittest.TestCase):
         )
         with open(self.said) as f:
             child = f.read().split("\n")[1]
-        # After SIGKILL the kernel ends the process a moment later, on a loaded machine after
+        # After SIGKILL, the kernel needs a moment to end the process. On a busy machine this takes
         # longer.
         try:
             process = os.pidfd_open(int(child))
@@ -300,8 +301,8 @@ class Runs(unittest.TestCase):
     def test_what_has_no_time_left_is_not_begun(self):
         self.checked()
         clock = Clock()
-        # After the tests 20 minutes are left. This is enough for the clang build of one room, and
-        # too little for a sanitizer build from nothing.
+        # After the tests, 20 minutes are left. This is enough to build one room with clang, and not
+        # enough for a sanitizer build in a new folder.
         for left, missed in (
             (26, []),
             (20, ["asan"]),
@@ -361,7 +362,8 @@ class Runs(unittest.TestCase):
         self.assertIn(".ci/checked now names %s: commit the file" % head[:12], said)
         with open(checked) as f:
             self.assertEqual(f.read(), head + "\n")
-        # A tree that differs from its commit has no name in the record of checks.
+        # The record of checks names a commit. A working tree with changes has no such name, so the
+        # record must not change.
         self.write("docs/a.md", "changed\n")
         said = self.run_ci(0, full=True)[0]
         self.assertIn("not changed, because the working tree has changes", said)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests that the build finds CUDA by itself, that it omits CUDA and names what is missing if CUDA
-is not complete, and that it fails if CUDA was requested.
+"""Tests how the build finds CUDA. It must find CUDA by itself. If CUDA is not complete, it must
+leave CUDA out and name what is missing. If CUDA was requested, it must fail instead.
 
   cuda_choice.py CMAKE"""
 import os
@@ -45,8 +45,8 @@ class CudaChoice(unittest.TestCase):
             ),
             ("-DCMAKE_CUDA_COMPILER=", "nvcc"),
         ):
-            # The variable CUDACXX names a compiler that does not exist, as a user with two
-            # compilers could.
+            # The variable CUDACXX names a compiler that does not exist. A user with two compilers
+            # may set this variable.
             env = {"CUDACXX": "/nowhere/nvcc"} if names == "nvcc" else {}
             rc, said = configure("-DEVERGRAD_CUDA=AUTO", found, **env)
             self.assertEqual(rc, 0, said)

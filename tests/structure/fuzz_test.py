@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests deploy/scripts/fuzz.py with imitated targets: the figures of a run, a finding, and
-arguments that name no target.
+"""Tests deploy/scripts/fuzz.py with scripts that imitate fuzz targets. The subjects are the figures
+of a run, a finding, and arguments that name no target.
 
   fuzz_test.py
 """
@@ -13,7 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "deploy", "scripts"))
 import fuzz  # noqa: E402
 
-# The imitated target records its arguments, prints libFuzzer's lines and fails as $FAIL says.
+# The script records its arguments, prints the lines that libFuzzer prints, and fails as $FAIL says.
 TARGET = """#!/bin/bash
 printf '%s\\n' "$@" >"$SAID"
 echo '#2 INITED cov: 5 ft: 6 corp: 1/1b'

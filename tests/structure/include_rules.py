@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Reads the include graph and holds the house rules (ARCHITECTURE.md, "Rooms"):
+"""Reads the include graph and checks the rules of the source tree (ARCHITECTURE.md, "Rooms"):
 
-  who includes whom     protos <- common <- {ps_server, worker, coordinator}; the roles never
-                        include each other; psctl includes common only
-  pure rooms            no threads, no files, no clock read, no protobuf in ledgers, closures,
-                        membership, scheduler, plan, sharding, optimizer, preemption/clouds
-  heavy headers         gRPC only inside common/transport/grpc; spdlog only in common/log; httplib
-                        only in common/metrics; yaml-cpp only in common/schema
-  counting jobs         only the worker's main program includes worker/counting, the jobs of tests
-  seams                 time, threads, randomness and the environment are used only through their
-                        seams
-  rooms                 every room has a README.md; no room is called util, helpers or misc
+  who includes whom  protos <- common <- {ps_server, worker, coordinator}, where `a <- b` means that b
+                     may include a. The roles never include each other. psctl includes only common
+  pure rooms         ledgers, closures, membership, scheduler, plan, sharding, optimizer and
+                     preemption/clouds have no threads, no files, no clock and no protobuf
+  heavy headers      gRPC only inside common/transport/grpc; spdlog only in common/log; httplib only
+                     in common/metrics; yaml-cpp only in common/schema
+  counting jobs      of the programs that users run, only the worker's main program includes
+                     worker/counting, which has the jobs of tests
+  seams              time, threads, randomness and the environment are used only through the
+                     interfaces for them
+  rooms              every room has a README.md; no room is called util, helpers or misc
 
 Prints each breach as file:line: rule, and ends with exit code 1 if there is one. `--self-test`
 shows that each rule can fail.

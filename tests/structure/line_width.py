@@ -4,8 +4,8 @@ scripts. clang-format and black do not break a long string, comment or name.
 
   line_width.py [--self-test]
 
-A column is a character. Lines of a raw string of C++ are not counted: the string has another
-format, in which a line break may have a meaning.
+A column is a character. Lines in a raw string of C++ are not checked, because the string is in
+another language, in which a line break may have a meaning.
 """
 import os
 import subprocess

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Finds lines of Markdown that are too long to read: over 100 columns outside of code blocks and
-tables, and rows of tables over 200 columns.
+"""Finds lines of Markdown that are too long to read. The limit is 100 columns outside of code
+blocks and tables, and 200 columns for rows of tables.
 
   markdown.py [--self-test]
 
@@ -48,7 +48,7 @@ def findings(text):
 
 
 def check(texts):
-    """Returns the lines to print for {path: text}. Each is one failure."""
+    """Returns the lines to print for the files {path: text}. Each line is one failure."""
     return [
         "%s:%d: %s" % (path, number, what)
         for path, text in sorted(texts.items())

@@ -10,12 +10,13 @@ space; ^ in a pattern is the beginning of such a text. In a document the check s
 backticks, which is a name, and paragraphs that begin with "Before, ", which quote a sentence that
 is corrected there.
 
-  phrases.py                fails if a count has risen, and shows the phrase in the lines that
-                            changed since phrases.txt changed, or else everywhere
-  phrases.py --show NAME    shows every place of one phrase
-  phrases.py --write        writes the present counts into the list; a review must notice a count
-                            that has risen
-  phrases.py --self-test    shows that a count that has risen is found, in each kind of file
+  phrases.py              fails if a count has risen. It shows the phrase in the lines that changed
+                          since phrases.txt changed. If git does not know these lines, it shows the
+                          phrase everywhere
+  phrases.py --show NAME  shows every place of one phrase
+  phrases.py --write      writes the present counts into the list; a review must notice a count that
+                          has risen
+  phrases.py --self-test  shows that a count that has risen is found, in each kind of file
 """
 import bisect
 import io

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Finds errors that Python would find only at run time or not at all: undefined names and unused
-imports.
+"""Finds errors that Python finds only at run time or never: undefined names and unused imports.
 
   python_names.py [--self-test]
 
@@ -17,7 +16,8 @@ PYFLAKES = ["/usr/bin/python3", "-m", "pyflakes"]
 
 
 def is_excused(finding):
-    """Whether the line that `finding` (path:line:column: text) is about says `noqa`."""
+    """Returns whether the line to which `finding` (path:line:column: text) refers has a `noqa`
+    comment."""
     path, line = finding.split(":")[:2]
     if not line.isdigit():
         return False

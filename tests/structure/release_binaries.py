@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that the binaries that users run contain no mutant (tests/mutants): no symbol of a mutant,
-no name of one, no sentence that describes one, and not the environment variable that chooses one.
+"""Checks that the binaries that users run contain no part of a mutant (tests/mutants): no symbol,
+no name and no description of a mutant, and not the environment variable that chooses one.
 
   release_binaries.py --bin build/release/bin
 
-The same search must find every mutant in the faulty daemons; otherwise it would prove nothing. A
-missing program or tool is a failure, too.
+The same search must find every mutant in the faulty daemons, because a search that finds nothing
+anywhere would prove nothing. A missing program or tool is a failure, too.
 """
 import argparse
 import glob
@@ -22,7 +22,7 @@ VARIABLE = "EVERGRAD_MUTANT"
 
 
 def mutants(text):
-    """Returns (name, sentence) of each mutant of mutants.inc."""
+    """Returns the (name, description) of each mutant in mutants.inc."""
     entry = r'EG_MUTANT\(\s*\w+,\s*"([^"]+)",\s*"[^"]+",\s*"([^"]+)"\)'
     return re.findall(entry, text)
 
@@ -35,7 +35,7 @@ def output(*command):
 
 
 def symbols(path):
-    # A library has only the symbols of its interface.
+    # A shared library is searched only for the symbols of its interface, because it has no others.
     found = output("nm", "-C", *(["-D"] if ".so" in path else []), path)
     if not re.search(r" [Tt] ", found):
         raise RuntimeError("no symbols in %s: it was stripped, and nothing can be found" % path)
@@ -43,7 +43,7 @@ def symbols(path):
 
 
 def traces(path, known):
-    """Returns the traces of mutants in the file `path`."""
+    """Returns every part of a mutant that is found in the file `path`."""
     found = sorted(set(SYMBOL.findall(symbols(path))))
     text = output("strings", "-a", "-n", "4", path)
     lines = set(text.splitlines())

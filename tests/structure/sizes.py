@@ -9,8 +9,8 @@ that are larger, and why.
   test cases  100 lines: a table or a transcript is read from top to bottom, so it may be longer
                than a function; a SECTION is a part of its case
 
-universal-ctags finds functions and classes. It does not see test cases, which are macros. A
-TEST_CASE ends at the first brace in column 0, which the format check guarantees.
+universal-ctags finds functions and classes, but not test cases, which are macros. A TEST_CASE ends
+at the first closing brace in column 0, which the format check guarantees.
 
   sizes.py              fails if an item above its limit is not in the list, if a listed item has
                         grown by more than 10 lines or is no longer above its limit, and if an item
@@ -48,8 +48,8 @@ CTAGS = [
 ]
 ITEM = re.compile(r"^(\S+) (\S+) (\d+)(?:  (.*))?$")
 STRING = r'"(?:[^"\\]|\\.)*"'
-# Matches the macro and the title of a case. The title is one string or several, on the line of the
-# macro or on the next lines.
+# Matches the macro and the title of a case. The title consists of one or several strings, which may
+# begin on the line of the macro or on the next line.
 CASE = re.compile(r"(?:TEST_CASE|TEMPLATE_\w*TEST_CASE|SCENARIO)\w*\(((?:\s*%s)*)" % STRING)
 HEADER = """# What is larger than tests/structure/sizes.py allows: path symbol lines  reason
 # Split it and remove its line; `sizes.py --write` brings the numbers up to date.
@@ -58,7 +58,7 @@ HEADER = """# What is larger than tests/structure/sizes.py allows: path symbol l
 
 def symbol_of(scope, name):
     """Returns the name of an item without its namespaces, named or unnamed. The list has the path
-    anyway, and ctags numbers unnamed namespaces differently when a file moves."""
+    in any case, and ctags numbers unnamed namespaces differently when a file is moved."""
     parts = [
         p
         for p in (scope or "").split("::")
@@ -89,9 +89,9 @@ def cases_of(text):
 
 
 def measure(root, files):
-    """Returns {(path, symbol): (lines, limit)} of every function, class and test case. Overloads
-    share a symbol, which stands for the longest. If several of them are above the limit, the second
-    one is SYMBOL#2."""
+    """Returns {(path, symbol): (lines, limit)} for every function, class and test case. Overloads
+    have the same symbol. It stands for the longest of them; if several are above the limit, the
+    second one is SYMBOL#2."""
     out = subprocess.run(
         CTAGS, cwd=root, input="\n".join(files), capture_output=True, text=True, check=True
     ).stdout
@@ -113,7 +113,7 @@ def measure(root, files):
         return (tag.get("scope", "") + "::" + tag["name"]).lstrip(":")
 
     functions = [tag for tag in tags if tag["kind"] == "function"]
-    outside = {}  # scope: the lines of the functions that belong to it
+    outside = {}  # {scope: the lines of the functions that belong to it}
     for tag in functions:
         if not tag["name"].startswith("__anon"):
             add(
@@ -242,8 +242,8 @@ def self_test():
         "a.cc F 60  one\n",
         "F has grown: lines=80",
     )
-    # Overloads are distinguished, namespaces are not a part of a name, and a lambda belongs to its
-    # function.
+    # Overloads are distinguished. A namespace is not a part of a name. A lambda belongs to the
+    # function around it.
     fails(
         {
             "a.cc": "namespace x::y {\nnamespace {\n"

@@ -83,7 +83,8 @@ TEST_CASE("checked arithmetic reports a product or a sum that wraps") {
 }
 
 TEST_CASE("the digest of an element depends on its index and on its bits") {
-  // Known answers. A program that computes the digest elsewhere must get the same numbers.
+  // These digests are fixed. A program that computes the digest elsewhere must get the same
+  // numbers.
   CHECK(Mix(0, 0) == 0x5692161D100B05E5ull);
   CHECK(Mix(3, 0x3F800000u) == 0x756C39B289CB0005ull);
   CHECK(Mix(1ull << 40, 0xBF800000u) == 0x23187C9EEAE5B71Dull);

@@ -1,5 +1,5 @@
-// Escaped() spells out the characters that a terminal would act on, and those that would reorder or
-// hide the text beside them.
+// Tests Escaped(), which replaces characters by their codes: those on which a terminal would act,
+// and those that would reorder or hide the text beside them.
 #include "common/base/escape.h"
 
 #include <catch2/catch.hpp>
@@ -29,7 +29,7 @@ TEST_CASE(
     CHECK(Escaped(text) == want);
     CHECK(Escaped(want) == want);  // escaping twice changes nothing more
   }
-  // No byte that remains may move a cursor. Every byte is tried, alone and in a pair.
+  // No byte in the result may move a cursor. Every byte is tried, alone and in pairs.
   for (int a = 0; a < 256; ++a) {
     for (int b = 0; b < 256; ++b) {
       for (const char c : Escaped(std::string{static_cast<char>(a), static_cast<char>(b)})) {

@@ -19,8 +19,8 @@ Dumb MembersOf(const IntervalSet& set) {
   return members;
 }
 
-// Returns whether the ranges are disjoint, not adjacent, not empty and in rising order. In this
-// form equal sets have equal ranges.
+// Returns whether the ranges are disjoint, not adjacent, not empty and in rising order. Two equal
+// sets then have equal ranges.
 bool IsCanonical(const IntervalSet& set) {
   const auto all = set.Intervals();
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -30,7 +30,7 @@ bool IsCanonical(const IntervalSet& set) {
   return true;
 }
 
-// The universe is small, so that ranges meet, touch and contain each other.
+// The members are below a small number, so that ranges meet, touch and contain each other.
 constexpr std::uint64_t kUniverse = 48;
 
 IntervalSet RandomSet(std::mt19937_64& random) {

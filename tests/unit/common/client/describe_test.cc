@@ -1,5 +1,5 @@
-// Tests that the settings of an optimizer do not change when they are written into a plan's message
-// and read back.
+// Tests that the settings of an optimizer are the same after they were written into the message of
+// a plan and read back.
 #include "common/client/describe.h"
 
 #include <catch2/catch.hpp>

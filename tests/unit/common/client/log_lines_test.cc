@@ -61,7 +61,7 @@ TEST_CASE(
   CHECK(sent[0].log_lines().lines(2).job() == "even");
 }
 
-// If a proto3 string had bytes that are not UTF-8, the receiver could not parse the whole message.
+// A proto3 string must be UTF-8. Otherwise the receiver cannot parse the whole message.
 TEST_CASE("the receiver can read lines that are long or not UTF-8") {
   log::Logger logger(Quiet());
   logger.Info("\xff" + std::string(100000, 'y'), {.job = "\xfe"});

@@ -1,6 +1,6 @@
-// Runs both clients over both transports, on real threads. It tests what the transcripts cannot
-// show: the order between threads, closing while calls are in flight, and a port on which nobody
-// listens.
+// Runs both clients over both transports, on real threads. It tests what the tests on one thread
+// cannot show: the order between threads, closing while calls are in flight, and a port on which no
+// process listens.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <map>
@@ -29,7 +29,7 @@ struct Grpc {
   static std::unique_ptr<transport::Transport> Make() {
     return transport::MakeGrpcTransport(nullptr);
   }
-  // Returns a port that was free a moment ago, and on which nobody listens yet.
+  // Returns a port that was free a moment ago. No process listens on it yet.
   static std::string Address(transport::Transport& transport, const std::string&) {
     auto server = transport.Listen(transport::ServerOptions(), transport::Handlers());
     REQUIRE(server.ok());
@@ -63,8 +63,8 @@ class Registrar {
         -> std::optional<transport::MessageStreamEvents> {
       if (method != kSessionMethod) return std::nullopt;
       transport::MessageStreamEvents events;
-      // The events of a stream refer to it by a weak pointer, because they must not keep it alive.
-      // The transport owns the stream, which ends with its peer.
+      // The events of a stream refer to it by a weak pointer, so that they do not keep it alive.
+      // The transport owns the stream and destroys it when the peer is gone.
       events.on_message =
           [this, weak = std::weak_ptr<transport::MessageStream>(stream)](std::string bytes) {
             if (const auto to = weak.lock()) Answer(*to, bytes);
@@ -157,7 +157,7 @@ TEMPLATE_TEST_CASE(
   executor.Post([&] {
     client = std::make_unique<SessionClient>(transport.get(), &executor, &logger, options,
                                              std::move(events));
-    client->Start();  // There is no coordinator yet.
+    client->Start();  // The coordinator does not run yet.
   });
   REQUIRE(waiting.WaitFor(30s));
   CHECK_FALSE(why.empty());
@@ -180,13 +180,14 @@ TEMPLATE_TEST_CASE(
       ended.Set();
     });
     REQUIRE(ended.WaitFor(30s));
-    CHECK(second.left.WaitFor(30s));  // Messages that were queued before Stop() arrive.
+    CHECK(second.left.WaitFor(30s));  // Messages that were queued before Stop() still arrive.
   }
   executor.Shutdown();
   CHECK(last_term == 2);
 }
 
-// A server that answers each push with APPLIED and each pull with its shard's number as text.
+// Returns a server that answers each push with APPLIED, and each pull with the number of its shard
+// as text.
 std::unique_ptr<transport::Server> Serve(transport::Transport& transport,
                                          const std::string& address) {
   transport::Handlers handlers;
@@ -267,9 +268,9 @@ TEMPLATE_TEST_CASE(
     }
     for (int i = 0; i < 20; ++i) client.Retain({i % 2 == 0 ? a->address() : b->address()});
     for (auto& thread : threads) thread.Join();
-    // A Retain may have ended every call above before its stream was connected. One more call,
-    // which is repeated until it is answered, shows that the client still works after the closing.
-    // A stream that is being dialed may refuse the call, so the timer repeats it.
+    // A Retain may have ended every call above before its stream was connected. One more call is
+    // repeated until it is answered, to show that the client still works after streams were closed.
+    // A stream that is being dialed may refuse the call, so a timer repeats it.
     runtime::ThreadExecutor executor({"retry"});
     runtime::WaitableEvent answered_right;
     std::function<void()> attempt = [&] {
@@ -287,7 +288,7 @@ TEMPLATE_TEST_CASE(
     CHECK(answered_right.WaitFor(30s));
     executor.Shutdown();
   }
-  // After the client's destruction every call has been answered.
+  // When the client has been destroyed, every call has been answered.
   CHECK(all.IsSet());
   CHECK(answered == kThreads * kCalls);
   CHECK(wrong == 0);
@@ -319,8 +320,8 @@ TEMPLATE_TEST_CASE(
   REQUIRE(refused.WaitFor(30s));
   CHECK(first.code() == absl::StatusCode::kUnavailable);
   const auto server = Serve(*transport, address);
-  // The stream redials by itself. Until it is connected, calls fail at once, and a timer repeats
-  // them, as in a worker.
+  // The client redials the stream by itself. Until the stream is connected, calls fail at once, and
+  // a timer repeats them, as in a worker.
   runtime::ThreadExecutor executor({"retry"});
   runtime::WaitableEvent answered;
   std::function<void()> attempt = [&] {

@@ -1,4 +1,5 @@
-// The test acts as the server: it reads what arrives, and answers with good and bad frames.
+// Tests the parameter client. The test acts as the server: it reads what arrives, and answers with
+// good and bad frames.
 #include "common/client/parameter_client.h"
 
 #include <catch2/catch.hpp>
@@ -249,7 +250,7 @@ TEST_CASE("servers that the client does not keep are closed, and their calls end
   CHECK_FALSE(stage.transport.data_links[2]->open);
   REQUIRE(stage.answers.size() == 2);
   CHECK(stage.answers[0].status().code() == absl::StatusCode::kCancelled);
-  // A new call to the same address dials it again.
+  // A new call to the address whose stream was closed dials the address again.
   client->Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s, stage.Take());
   CHECK(stage.transport.data_links.size() == 4);
   client.reset();
@@ -268,7 +269,7 @@ TEST_CASE("a stream is not destroyed while a call is handed to it") {
   link.on_close = [&] { closed.Set(); };
   link.on_call = [&] {
     inside.Set();
-    // The wait is long enough to notice a Retain that does not wait for this callback.
+    // If Retain does not wait for this callback, this wait is long enough to notice it.
     closed_under_us = closed.WaitFor(20ms);
   };
   runtime::Thread sender("sender", [&] {

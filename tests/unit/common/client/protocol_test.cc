@@ -45,7 +45,7 @@ TEST_CASE("a malformed interval set is refused, and the error names the position
     CHECK(set.status().code() == absl::StatusCode::kInvalidArgument);
     CHECK_THAT(std::string(set.status().message()), Catch::Contains(c.words));
   }
-  v1::IntervalSet touching;  // This is not the shortest form, but still a valid set.
+  v1::IntervalSet touching;  // The shortest form is one interval, but two adjacent ones are valid.
   for (std::uint64_t b : {1, 3, 3, 5}) touching.add_bounds(b);
   CHECK(*FromProto(touching) == IntervalSet::Range(1, 5));
 }
@@ -112,7 +112,7 @@ TEST_CASE("cleaned text is valid UTF-8 and respects its limit") {
   CHECK(CleanText("\xF5\x80\x80\x80", 100) == bad + bad + bad + bad);
   CHECK(CleanText("0123456789", 10) == "0123456789");
   CHECK(CleanText("01234567890", 10) == "0123456...");
-  // A character is never truncated.
+  // A character of several bytes is kept or removed as a whole.
   CHECK(CleanText("\xC3\xA9\xC3\xA9\xC3\xA9", 5) == "\xC3\xA9...");
   CHECK(CleanText("abc", 2) == "");
   CHECK(CleanText("", 0) == "");

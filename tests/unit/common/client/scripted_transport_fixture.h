@@ -1,6 +1,6 @@
-// A transport whose peer is the test. Every dial is recorded, and the test acts as the other side.
-// Everything runs on the test's thread, so a whole session is a transcript under a manual clock.
-// over_transports_test.cc covers the real transports.
+// A transport on which the test acts as the peer. Every dial is recorded. Everything runs on the
+// test's thread and with a manual clock, so a test can follow a whole session message by message.
+// over_transports_test.cc tests the real transports.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace evergrad::client {
 
-// One dialed message stream, as the coordinator sees it.
+// One message stream that the client has dialed, as the coordinator sees it.
 struct Link {
   transport::MessageStreamEvents events;
   std::vector<std::string> sent;
@@ -31,8 +31,8 @@ struct DataCall {
 struct DataLink {
   transport::Address address;
   std::vector<DataCall> calls;
-  // `announced` has the bytes of each announced request and its answer. `abandoned` has the tickets
-  // that were abandoned; tickets count from 1.
+  // `announced` has the size of each announced request, and the answer to the announcement.
+  // `abandoned` has the tickets of requests that were abandoned. Tickets count from 1.
   std::vector<std::uint64_t> announced, abandoned;
   bool open = true;
   std::function<void()> on_call;   // runs inside Call

@@ -1,5 +1,5 @@
-// Tests transcripts of a session: the test acts as the coordinator, the clock is manual, and
-// nothing waits.
+// Tests the client of a session message by message. The test acts as the coordinator, the clock is
+// manual, and no call blocks.
 #include "common/client/session_client.h"
 
 #include <catch2/catch.hpp>
@@ -138,7 +138,8 @@ TEST_CASE("messages of one turn are sent as one batch, in order") {
   stage.client->Start();
   stage.Register();
   for (std::uint64_t c = 0; c < 5; ++c) CHECK(stage.client->Send(DoneMessage(c)));
-  // Only the hello and the first heartbeat were sent, because the turn has not ended.
+  // Only the Hello and the first heartbeat were sent, because the executor has not run since the
+  // calls.
   CHECK(stage.link().sent.size() == 2);
   stage.executor.RunReady();
   REQUIRE(stage.link().sent.size() == 3);
@@ -161,7 +162,7 @@ TEST_CASE("a batch stays within its limit, and a message above the limit is refu
   for (int i = 0; i < 10; ++i) CHECK(stage.client->Send(large));
   stage.executor.RunReady();
   for (const std::string& bytes : stage.link().sent) CHECK(bytes.size() <= 10000);
-  CHECK(stage.Received().size() == 12);  // including the hello and the first heartbeat
+  CHECK(stage.Received().size() == 12);  // including the Hello and the first heartbeat
   v1::TaskMessage huge;
   huge.mutable_log_lines()->add_lines()->set_text(std::string(10001, 'x'));
   CHECK_FALSE(stage.client->Send(huge));
@@ -205,7 +206,7 @@ TEST_CASE("heartbeats are numbered and follow at the coordinator's interval") {
   Link& old = stage.link();
   const std::size_t before = old.sent.size();
   stage.executor.Advance(20ms);
-  CHECK(old.sent.size() == before);  // A lost session has no heartbeat.
+  CHECK(old.sent.size() == before);  // No heartbeat is sent in a lost session.
 }
 
 TEST_CASE("a lost session is reported once and redialed, and its Hello is built anew") {
@@ -233,8 +234,8 @@ TEST_CASE(
   stage.client->Start();
   std::vector<MonoTime> dials;
   std::size_t known = 0;
-  // A coordinator refuses for ten minutes. The text differs in each attempt, but the reason is the
-  // same.
+  // A coordinator refuses for ten minutes. In each attempt the text of the refusal differs, but the
+  // reason is the same.
   while (stage.clock.Now() < 600s) {
     if (stage.transport.links.size() > known) {
       known = stage.transport.links.size();
@@ -243,8 +244,8 @@ TEST_CASE(
     }
     stage.executor.Advance(5ms);
   }
-  CHECK(dials.size() >= 600);           // At most a second is between two dials.
-  CHECK(dials.size() <= 2 * 600 + 20);  // After the first dials it waits at least half a second.
+  CHECK(dials.size() >= 600);           // Two dials are at most a second apart.
+  CHECK(dials.size() <= 2 * 600 + 20);  // After the first dials: at least half a second.
   CHECK(dials[1] - dials[0] <= 50ms + 5ms);
   CHECK(stage.LinesWith("waiting for the coordinator") == 1);
   CHECK(stage.LinesWith("address=coordinator:1") == 1);
@@ -258,8 +259,8 @@ TEST_CASE(
   CHECK(stage.LinesWith("wrong CA") == 1);
   stage.Register();
   CHECK(stage.LinesWith("registered with the coordinator") == 1);
-  // The session is lost after it was registered. The first redial must be quick again, and the wait
-  // must be logged again.
+  // The session is lost after it was registered. The first redial must then be quick again, and the
+  // log must say again that the client waits.
   stage.executor.Advance(5s);
   stage.End(absl::UnavailableError("gone"));
   const std::size_t before = stage.transport.links.size();
@@ -395,7 +396,7 @@ TEST_CASE("a coordinator that does not read ends the session, but not inside Sen
   CHECK_THAT(stage.seen[1], Catch::Contains("unsent bytes"));
   stage.executor.Advance(50ms);
   stage.Register();
-  // The new session does not count the unsent bytes of the old one.
+  // The bytes that the old session had not sent are not counted in the new session.
   CHECK(stage.client->Send(DoneMessage(1)));
 }
 

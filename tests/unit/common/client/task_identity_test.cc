@@ -1,4 +1,4 @@
-// Tests how a process identifies itself.
+// Tests the identity that a process states in its Hello.
 #include "common/client/task_identity.h"
 
 #include <unistd.h>

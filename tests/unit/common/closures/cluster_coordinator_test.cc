@@ -1,5 +1,5 @@
-// Tests the client against a coordinator that the test imitates, over the in-process transport: the
-// numbers of calls, repeated calls, errors and releases.
+// Tests the client against a coordinator that the test imitates, over the in-process transport. The
+// subjects are the numbers of calls, repeated calls, errors and releases.
 #include <catch2/catch.hpp>
 
 #include <deque>
@@ -219,7 +219,7 @@ TEST_CASE(
   {
     const RemoteValue copy = kept;
     kept = *stage.cluster->Schedule("f", "");
-  }  // Handle 5 and its copy are gone, so it is released.
+  }  // Handle 5 and its copy were destroyed, so the client releases it.
   refuse = true;
   CHECK_FALSE(stage.cluster->Schedule("f", "").ok());
   refuse = false;

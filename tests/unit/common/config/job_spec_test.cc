@@ -113,7 +113,7 @@ JobSpec Parse(absl::string_view yaml, ParseOptions options = {}) {
   REQUIRE(parsed.spec.has_value());
   return *parsed.spec;
 }
-// Returns all mistakes of a text.
+// Returns all mistakes that the parser reports for a text.
 std::string Refusal(absl::string_view yaml, std::vector<Override> overrides = {}) {
   ParseOptions options;
   options.file_name = "job.yaml";
@@ -183,7 +183,7 @@ TEST_CASE(
   CHECK_FALSE(train.quoting);
   CHECK(train.missing == std::vector<std::string>{"?", ""});
   CHECK(train.split == SplitSpec{10, 9, false});
-  REQUIRE(spec.data.eval);  // The split makes it.
+  REQUIRE(spec.data.eval);  // The key `split` makes it.
   CHECK(spec.data.eval->path == train.path);
   CHECK(spec.data.eval->split == SplitSpec{10, 9, true});
   REQUIRE(spec.data.fields.size() == 5);
@@ -309,7 +309,7 @@ TEST_CASE("mistakes about csv data are reported at their lines") {
              Catch::Contains("weights must be real numbers, but the field `words` has integers"));
   CHECK_THAT(RefusalOfCsv("input: [u, w], normalize", "input: [u, user], normalize"),
              Catch::Contains("a layer of type dot reads real numbers, but the field `user` has"));
-  // A default is parsed like a value of the file.
+  // A default is parsed like a value in the data file.
   CHECK_THAT(RefusalOfCsv("c3], type: float", "c3], default: many, type: float"),
              Catch::Contains("`default`: a field of type float expects a number, got `many`"));
   CHECK_THAT(
@@ -318,7 +318,7 @@ TEST_CASE("mistakes about csv data are reported at their lines") {
   CHECK_THAT(RefusalOfCsv("type: string, transforms: [{map",
                           "type: string, default: unknown, transforms: [{map"),
              Catch::Contains("`default`: expected one of the texts of `map`, got `unknown`"));
-  // As in the reader, the integer value of the default is looked up, and not its spelling.
+  // The default is looked up by its integer value, as in the reader, and not by its spelling.
   CHECK(Parse(absl::StrReplaceAll(
                   kCsv, {{"type: int, transforms: [{hash",
                           "type: int, default: \"07\", transforms: [{map: {7: 1, 8: 2}}, {hash"}}))
@@ -359,7 +359,8 @@ TEST_CASE("mistakes about tables, the layers that read them, and metrics are rep
   CHECK_THAT(RefusalOfCsv("dimension: 4}", "dimension: 4096}"),
              Catch::Contains("`dimension`: a row and its optimizer state have too many numbers: "
                              "optimizer=rowwise_adagrad got=4097 limit=4096"));
-  // There are 64 slots, and the share of each is less than one row, as the storage would count it.
+  // The table has 64 slots. The share of each slot in `bytes_max` is less than one row, by the
+  // storage's own count.
   CHECK_THAT(RefusalOfCsv("dimension: 4}", "dimension: 4, bytes_max: 2KiB}"),
              Catch::Contains("`bytes_max`: the share of one slot must hold at least one row: "
                              "strategy.table_slots=64 share_bytes=32 row_bytes=44"));
@@ -456,8 +457,8 @@ TEST_CASE(
              Catch::Contains("`precision`: expected one of float32, tf32, mixed_bfloat16, "
                              "mixed_float16, got `mixed_float61`; "
                              "did you mean `mixed_float16`?"));
-  // A counting job computes nothing, so it does not have the key `precision`. Neither does a job of
-  // functions.
+  // A counting job computes nothing, so it does not have the key `precision`. A functions job does
+  // not have the key, either.
   CHECK_THAT(Refusal(absl::StrReplaceAll(
                  kCounting, {{"training: {", "training: {precision: mixed_bfloat16, "}})),
              Catch::Contains("unknown key `precision`"));
@@ -605,8 +606,7 @@ TEST_CASE("the effective YAML reads back as the same job") {
         "configs/examples/deepfm.yaml", "configs/examples/resnet-12k.yaml",
         "configs/examples/resnet50.yaml"})
     texts.push_back(ReadSource(name));
-  // These jobs set every setting to another value than its default, and have texts that need
-  // quotes.
+  // In these jobs every setting has another value than its default, and some texts need quotes.
   texts.push_back(kCsv);
   texts.push_back(absl::StrReplaceAll(
       kCnn, {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
@@ -662,8 +662,8 @@ TEST_CASE("default values are not part of the text that identifies a model") {
       "  optimizer: {type: adam}\n";
   const std::string want = given(least);
   INFO(want);
-  // This includes `classes` of a label and `distribution` of ids. A field whose type does not have
-  // such a setting keeps the default.
+  // The settings include `classes` of a label and `distribution` of ids. If the type of a field has
+  // no such setting, the field keeps the default.
   for (const char* word : {"batch_size", "activation", "use_bias", "beta_1", "seed", "epochs",
                            "classes", "distribution"})
     CHECK_THAT(want, !Catch::Contains(word));
@@ -735,7 +735,7 @@ TEST_CASE("every optimizer of the registry is parsed with its defaults, limits a
                  Catch::Contains("`type` of the optimizer: expected one of adam, sgd, "));
       continue;
     }
-    // The type is given in the list, because a type may be allowed for tables only.
+    // The list has the type of the optimizer, because a type may be allowed for tables only.
     const std::string csv =
         absl::StrReplaceAll(kCsv, {{"type: rowwise_adagrad, learning_rate: 0.1, "
                                     "initial_accumulator_value: 0, epsilon: 1e-8}",
@@ -794,7 +794,7 @@ TEST_CASE("an unknown format is one mistake, and the mistakes in its section are
         "job.yaml:6:47: `header`: expected true or false, got `maybe`\n"
         "job.yaml:7:64: `type`: expected one of int, float, string, got `floot`; did you mean "
         "`float`?");
-  // If the intended format cannot be guessed, only the keys that all formats share are checked.
+  // If the parser cannot guess the intended format, it checks only the keys that all formats have.
   CHECK(Refusal(JobWith(absl::StrReplaceAll(body, {{"cvs", "parquet"}, {"floot", "float"}}))) ==
         "job.yaml:6:21: not built yet: a data source of format `parquet`\n"
         "job.yaml:6:51: `header`: expected true or false, got `maybe`");
@@ -805,8 +805,8 @@ TEST_CASE("an unknown format is one mistake, and the mistakes in its section are
 }
 
 TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its section") {
-  // The word is almost the name of a type. It is treated as that type, whose missing keys are
-  // reported, too.
+  // The word is almost the name of a type. The layer is treated as one of that type, whose missing
+  // keys are reported, too.
   CHECK(
       RefusalWith("{name: logits, type: dense, units: 10", "{name: logits, type: dens, unit: 10") ==
       absl::StrCat("job.yaml:18:9: missing key `units` in a dense layer: expected integer from 1 "
@@ -815,8 +815,8 @@ TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its section"
                    absl::StrJoin(LayerTypes(), ", "),
                    ", got `dens`; did you mean `dense`?\n"
                    "job.yaml:18:36: unknown key `unit` in a dense layer; did you mean `units`?"));
-  // This layer is not built. Keys that every layer would refuse are reported, and keys that could
-  // be its own are not.
+  // This type of layer is not built. Keys that every layer would refuse are reported. Keys that
+  // this layer might have are not reported.
   const std::string lstm = RefusalWith(
       "type: flatten", "type: lstm, units: -3, name2: x, return_sequences: 5, activation: rellu");
   CHECK_THAT(lstm,
@@ -834,7 +834,7 @@ TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its section"
              Catch::Contains("not built yet: the optimizer of type `lamb`") &&
                  Catch::Contains(
                      "`learning_rate`: expected a number from 0 (excluded) to 1e+06, got `-1`"));
-  // The same holds for the type of the whole job.
+  // The same is true for the type of the whole job.
   for (const char* type : {"prediction", "nonsense", "trainin"}) {
     INFO(type);
     const std::string text =
@@ -897,17 +897,18 @@ TEST_CASE(
   received.file_name = "job.yaml";
   received.submission = true;
   JobSpec second = Parse(text, received);
-  CHECK(second == first);  // including the positions in the file
+  CHECK(second == first);  // including the lines and columns
   CHECK(second.model.layers[1].where.ToString() == "my job\n\x1b.yaml:21:9");
   CHECK(EmitSubmission(second) == text);
   CHECK(EmitYaml(second) == EmitYaml(first));
   CHECK(EmitGiven(second) == EmitGiven(first));
-  // If the user submitted the text as a file, the line numbers are those of that file.
+  // If the text came from a submission whose user had a file, the line numbers are those of that
+  // file.
   received.submission = false;
   CHECK(Parse(text, received).model.layers[1].where.file == "job.yaml");
 
-  // If any other text stands at that place, or none, only the positions are lost. The line in front
-  // of them may differ, because earlier versions wrote another one.
+  // If another text or none is at that place, only the positions are lost. The line in front of
+  // them may differ, because earlier versions wrote another line.
   received.submission = true;
   const std::string line =
       "# Messages name the following places in the user's file: [file, line, column].\n";
@@ -1010,7 +1011,7 @@ TEST_CASE(
     CHECK(first.checkpoint == second.checkpoint);
     CHECK(EmitYaml(second) == emitted);
   }
-  // If the section is missing, its defaults are shown as a comment, so the emitted job does not
+  // If the section is missing, its defaults are emitted as a comment. The emitted job then does not
   // have the section either.
   const std::string emitted = EmitYaml(Parse(kCnn, options));
   CHECK_THAT(emitted, Catch::EndsWith("\n  # checkpoint: {every: 1m, keep: 3, resume: false}\n"));
@@ -1271,8 +1272,8 @@ TEST_CASE("a functions job has variables, limits and optimizers, and no data") {
              Catch::Contains("needs a momentum above 0"));
   CHECK_THAT(refusal("{every: 1s}", "{resume: true}"),
              Catch::Contains("not built yet: `resume: true` of a functions job"));
-  // Embedding tables are for training jobs only: there a batch names the rows that are pulled, but
-  // a step of a function names variables.
+  // Embedding tables are for training jobs only. There, a batch names the rows to be pulled. A step
+  // of a function names whole variables.
   CHECK_THAT(refusal("    queue_limit: 2",
                      "    tables: [{name: items, dimension: 16}]\n    queue_limit: 2"),
              Catch::Contains("not built yet: key `tables`"));

@@ -1,5 +1,5 @@
-// Shapes that do not fit must be refused before anything runs, with the place where the user wrote
-// them.
+// Tests that shapes that do not fit are refused before anything runs. The message must name the
+// place where the user wrote them.
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -40,7 +40,7 @@ struct Job {
 
 std::string Yaml(const Job& job) {
   std::string layers = "    layers:";
-  // At least one layer must read the table.
+  // At least one layer must read the embedding table.
   absl::StrAppend(&layers, " [{name: bag, type: embedding, table: t, combiner: sum, input: ids}");
   for (const std::string& layer : job.layers) absl::StrAppend(&layers, ",\n      {", layer, "}");
   return absl::StrReplaceAll(kJob, {{"LAYERS", layers + "]"},

@@ -1,4 +1,4 @@
-// Tests the lines and comments of a reference text.
+// Tests the lines and comments of a reference text, which lists every key of a schema.
 #include "common/schema/reference_text.h"
 
 #include <catch2/catch.hpp>

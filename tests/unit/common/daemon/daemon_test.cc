@@ -14,7 +14,8 @@ TEST_CASE("strings of a peer that are not UTF-8 cause no output on a daemon's st
   Daemon daemon(Role::kWorker, "test");
   const char* const arguments[] = {"evergrad-worker", "--version"};
   CHECK(daemon.Start(2, arguments) == std::optional<int>(kExitOk));
-  // SetLogHandler returns the former handler. This must be null, the handler that drops everything.
+  // SetLogHandler returns the previous handler. It must be null, which is the handler that drops
+  // every line.
   CHECK(google::protobuf::SetLogHandler(nullptr) == nullptr);
 }
 

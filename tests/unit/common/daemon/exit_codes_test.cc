@@ -14,7 +14,7 @@ TEST_CASE(
   for (const ExitCode& one : ExitCodes()) {
     INFO(one.code);
     CHECK(one.code > before);
-    CHECK(one.code < 126);  // a shell uses the codes from 126 on for itself
+    CHECK(one.code < 126);  // a shell uses the codes from 126 for itself
     before = one.code;
     CHECK(names.insert(one.name).second);
     CHECK(meanings.insert(one.meaning).second);

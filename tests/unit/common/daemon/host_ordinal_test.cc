@@ -1,4 +1,4 @@
-// Tests the ordinals of host names.
+// Tests how the number at the end of a host name is read (its ordinal).
 #include "common/daemon/host_ordinal.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Tests promise P10: closed by default.
+// Tests promise P10: without flags that allow more, a daemon serves only its own host.
 #include <catch2/catch.hpp>
 
 #include "common/base/status.h"
@@ -102,7 +102,7 @@ TEST_CASE("P10: off loopback the failpoints `none`, which arm nothing, need TLS"
 
 TEST_CASE("only this machine is involved if all addresses are loopback and TLS is off") {
   CHECK(IsLocalOnly(Task()));
-  CHECK(IsLocalOnly(CommonOptions()));  // a coordinator dials nobody
+  CHECK(IsLocalOnly(CommonOptions()));  // a coordinator dials no other task
   CommonOptions options = Task();
   options.coordinator = "10.0.0.1:4000";
   CHECK_FALSE(IsLocalOnly(options));

@@ -20,7 +20,7 @@ TEST_CASE(
     "the memory limit is the minimum of the machine's and of all control groups of the process") {
   const test::TempFolder folder;
   const std::string root = folder.path();
-  CHECK(MemoryLimitBytes(root) == 0);  // no file can be read
+  CHECK(MemoryLimitBytes(root) == 0);  // no file with a limit can be read
   Write(root + "/proc/meminfo", "MemFree: 5 kB\nMemTotal:       16384 kB\n");
   CHECK(MemoryLimitBytes(root) == 16384 * 1024);
   Write(root + "/proc/self/cgroup", "4:cpu,memory:/pod/box\n0::/pod/box\n");

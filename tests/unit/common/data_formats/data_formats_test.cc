@@ -1,5 +1,5 @@
-// Tests every descriptor of a transform and of a format. A new descriptor is tested without a
-// change here; only a format must have an example job.
+// Tests the descriptor of every transform and every format. A new descriptor is tested without a
+// change here, except that a new format must have an example job.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -48,7 +48,7 @@ std::string Errors(const ParsedJob& job) {
   return text;
 }
 
-// Reads a field of `format` from its settings. The mistakes are appended, each on a line.
+// Reads a field of `format` from its settings. Appends the mistakes to `mistakes`, each on a line.
 FieldSpec ReadFieldOf(const DataFormat& format, const std::string& yaml, std::string* mistakes) {
   std::vector<Mistake> found;
   const auto node = ReadYamlTree(yaml, {"field.yaml"}, &found);
@@ -78,7 +78,7 @@ TEST_CASE("every transform parses its example of the reference and prints it aga
     const FieldSpec again = ReadFieldOf(*FindDataFormat("csv"), PrintFlow(written), &mistakes);
     CHECK(mistakes == "");
     CHECK(again == field);
-    // In model.json, load.py must find the name and every setting.
+    // load.py must find the name and every setting of the transform in model.json.
     const auto json = DescribeField("csv", field)["transforms"][0];
     CHECK(json["type"] == type->name);
     CHECK(json.size() == (type->settings_example.empty() ? 1 : 2));
@@ -145,13 +145,13 @@ TEST_CASE("the example of every format is a valid job, and so is its effective j
     CHECK(Errors(again) == "");
     REQUIRE(again.spec);
     CHECK(EmitYaml(*again.spec) == EmitYaml(*job.spec));
-    // The paths in a source must be made absolute, and all of them must be listed.
+    // The paths of a source must be made absolute, and all of them must be in the list of paths.
     CHECK(job.paths.size() == format->files.size());
     for (const SourceFile& file : format->files)
       CHECK_THAT((*job.spec->data.train).*file.member, Catch::StartsWith("/jobs/"));
     CHECK(FirstFile(*job.spec->data.train) == (job.paths.empty() ? "" : job.paths[0].path));
-    // The text of a plan contains no sources, so a format must be derived from a field. It must be
-    // the same format, or one that writes the field in the same way.
+    // The text of a plan contains no sources. When it is read, the format is derived from the
+    // fields. It must be the same format, or one that writes the fields in the same way.
     DataSpec alone = job.spec->data;
     alone.train.reset();
     for (const FieldSpec& field : alone.fields) {
@@ -262,7 +262,7 @@ TEST_CASE("a jsonl source has settings of its own, and mistakes are reported at 
                  "{train: {format: jsonl, path: x}, fields: {x: {column: [a, b], type: float, "
                  "size: 2}, y: {column: c, type: int}}}")),
              Catch::Contains("job.yaml:5:91: `size` is the length of the list in one member"));
-  // `size` must be written into a plan's text, which has no sources.
+  // The text of a plan has no sources, so `size` must be written into it.
   DataSpec data;
   FieldSpec& list = data.fields.emplace_back();
   list.name = "x", list.type = "float", list.columns = {"a"}, list.size = 3;

@@ -41,7 +41,7 @@ TEST_CASE("the actions that a specification causes at seven hits") {
       {"worker.step=3+drop", "..ddddd"},
       {"worker.step=2*error,4*user_error", ".e.u..."},
       {"worker.step=2*error,drop",
-       "deddddd"},  // The order matters, because only the first entry that fires acts.
+       "deddddd"},  // The order matters: only the first entry that fires acts.
       {" worker.step = 1*error , 3*delay(20) ", "e.w...."},
       {"worker.step=100%drop", "ddddddd"},
       {"worker.step=0%drop", "......."},

@@ -1,6 +1,6 @@
-// One contract suite runs over every file system: the local one with and without unnamed files, and
-// the in-memory one. Further tests run over the in-memory file system alone. They show what a loss
-// of power leaves.
+// Tests every file system with one contract suite: the local one with and without unnamed files,
+// and the in-memory one. Additional tests run over the in-memory file system alone, and show what
+// remains after a loss of power.
 #include "common/fs/file_system.h"
 
 #include <fcntl.h>
@@ -223,7 +223,7 @@ TEST_CASE(
 
 TEST_CASE("a folder without write permission is refused with a typed error") {
   if (::geteuid() == 0) {
-    // Root may write anywhere except where the file system itself refuses it.
+    // Root may write everywhere, except where the file system itself refuses to be written.
     const auto files = MakeLocalFileSystem();
     const absl::Status status = files->Create("/proc/evergrad").status();
     CHECK_FALSE(status.ok());
@@ -247,10 +247,10 @@ TEST_CASE("a full disk is ResourceExhausted, and the message names the remedy") 
   CHECK((*file)->Commit().code() == absl::StatusCode::kFailedPrecondition);
   file->reset();
   CHECK(WriteWhole(files, "/a", "1234567890").ok());
-  // As on a device that is always full.
+  // A write has this error on a device that is always full.
   CHECK(FileError(ENOSPC, "cannot write file", "/x").code() ==
         absl::StatusCode::kResourceExhausted);
-  // As on a network disk that cannot be reached, so that the caller should try again.
+  // A network disk that cannot be reached has these errors. The caller should then try again.
   for (const int error : {ESTALE, ETIMEDOUT, EBUSY, ENOTCONN, EHOSTDOWN})
     CHECK(absl::IsUnavailable(FileError(error, "cannot open file", "/x")));
 }

@@ -15,7 +15,7 @@
 namespace evergrad::fs {
 namespace {
 
-// A new folder, which is removed with the test.
+// A new folder that is removed at the end of the test.
 class Folder : public test::TempFolder {
  public:
   std::size_t entries() const {
@@ -33,7 +33,7 @@ TEST_CASE("an atomic write of any bytes can be read back, also over an older fil
   REQUIRE(WriteFileAtomic(path, "old").ok());
   REQUIRE(WriteFileAtomic(path, bytes).ok());
   CHECK(*ReadFile(path, 1 << 20) == bytes);
-  CHECK(folder.entries() == 1);  // Nothing is left beside it.
+  CHECK(folder.entries() == 1);  // No other file is left in the folder.
   struct stat info;
   REQUIRE(::stat(path.c_str(), &info) == 0);
   CHECK((info.st_mode & 0400) != 0);
@@ -79,8 +79,8 @@ TEST_CASE("lines are appended, and folders are made with their parents, repeated
   CHECK(*ReadFile(folder / "a/log", 100) == "one\ntwo\n");
 }
 
-// While an object of this class exists, no file of this process can grow above `bytes`. As on a
-// full disk, only a part of a write is accepted first.
+// While an object of this class exists, no file of this process can become larger than `bytes`. The
+// first write that is too large is accepted in part, as on a full disk.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

@@ -1,5 +1,5 @@
-// The file to which a path leads decides whether it may be read, however the path is spelled and
-// however its links change meanwhile.
+// Tests which files may be read below allowed folders (roots). The file to which a path leads
+// decides, however the path is spelled, and even if its links change during the call.
 #include "common/fs/roots.h"
 
 #include <fcntl.h>
@@ -31,7 +31,7 @@ std::string Text(const Descriptor& file) {
   return got < 0 ? "error" : std::string(text, static_cast<std::size_t>(got));
 }
 
-// A folder "in" with a file. The files beside it must stay unreadable.
+// A folder "in" with a file is a root. The files outside of it must stay unreadable.
 struct Place {
   TempFolder folder;
   Roots roots;
@@ -44,7 +44,7 @@ struct Place {
     Write(folder / "inside/c", "not mine");
     roots = Roots::Only({folder / "in"}, "give --data-root");
   }
-  // Returns the file's text, or why it was not opened.
+  // Returns the file's text, or the reason why it was not opened.
   std::string Open(const std::string& path) const {
     const Descriptor file = roots.Open(path, O_RDONLY | O_NONBLOCK);
     if (file.get() < 0)
@@ -78,11 +78,11 @@ TEST_CASE(
     INFO(name);
     CHECK(place.Open(f / name) == "outside");
   }
-  // the path is relative to this process's working directory
+  // The path is relative to the working directory of this process.
   CHECK(place.Open("in/a") == "outside");
   CHECK(place.Open("/etc/passwd") == "outside");
-  // A link is followed. If its target does not exist, the target is reported as missing, and
-  // nothing else is revealed.
+  // A link is followed. If the target of a link does not exist, the error says only that it is
+  // missing.
   CHECK(place.Open(f / "in/dangling") == "missing");
 
   const absl::Status refusal = place.roots.Refusal("the data file", "/etc/passwd");
@@ -101,7 +101,8 @@ TEST_CASE("a root may be a link, and its files may be named by both of its names
   const Roots roots = Roots::Only({f / "data/"}, "");
   CHECK(Text(roots.Open(f / "data/a", O_RDONLY)) == "mine");
   CHECK(Text(roots.Open(f / "disk/data/a", O_RDONLY)) == "mine");
-  // The worker's owner points a root to another folder. From then on that folder is the root.
+  // The worker's owner lets the link of a root lead to another folder. From then on that folder is
+  // the root.
   stdfs::create_directory(f / "disk/new");
   Write(f / "disk/new/a", "new");
   stdfs::remove(f / "data");
@@ -140,7 +141,7 @@ TEST_CASE("a link that is exchanged during the open never opens a file outside o
   stdfs::create_symlink(f / "secret", f / "bad");
   std::atomic<bool> stop = false;
   std::thread exchanger([&] {
-    // Both names are on one file system, so each rename is one step.
+    // Both names are on one file system, so each rename is atomic.
     for (int i = 0; !stop; ++i) {
       const std::string next = f / ("next" + std::to_string(i % 2));
       stdfs::remove(next);

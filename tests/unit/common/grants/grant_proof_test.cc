@@ -18,7 +18,7 @@ const JobUid kJob(0x1122334455667788);
 const Attempt kAttempt{3, 41};
 
 TEST_CASE("a proof has the bytes of an independent HMAC-SHA256") {
-  // The proof was computed with Python:
+  // The expected proof was computed with Python:
   // hmac.new(bytes(range(32)), b"evergrad grant 1" + struct.pack("<QQQQ", job, 7, 3, 41) +
   // b"gpu-7", sha256).digest()[:16]
   const std::string proof = MakeProof(Rising(), kJob, ClosureId(7), kAttempt, "gpu-7");

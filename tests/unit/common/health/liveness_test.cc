@@ -11,7 +11,8 @@ namespace {
 using namespace std::chrono_literals;
 using runtime::ManualExecutor;
 
-// A process with two watched executors, and one that measures the time. They run only in Run.
+// A process with three executors: two that do work, and one that measures the time. An executor
+// runs only in Run.
 struct Process {
   ManualClock clock;
   Liveness liveness{&clock};
@@ -23,7 +24,7 @@ struct Process {
     liveness.Watch("control", &control);
     liveness.Watch("shards-0", shards.get());
   }
-  // Lets `seconds` pass. Only the executors in `running` run.
+  // Advances the clock by `seconds`. Meanwhile, only the executors in `running` run.
   void Run(int seconds, const std::vector<ManualExecutor*>& running) {
     for (int i = 0; i < seconds; ++i) {
       clock.Advance(1s);
@@ -69,10 +70,10 @@ TEST_CASE("a process that stood still for an hour is live when it continues") {
   p.Run(10, {&p.time, &p.control, p.shards.get()});
   p.clock.Advance(1h);
   CHECK(p.liveness.Stuck().empty());
-  // Probes are answered before any thread has run again, which does not count as stuck.
+  // Probes are answered before any thread has run again. This does not count as stuck.
   p.Run(5, {});
   CHECK(p.liveness.Stuck().empty());
-  // An executor that does not run again counts as stuck 30 s later at the latest.
+  // An executor that never runs again counts as stuck at most 30 s later.
   p.Run(30, {&p.time, &p.control});
   CHECK(p.liveness.Stuck().size() == 1);
 }

@@ -25,8 +25,8 @@ LayerSpec Spec(const std::string& type, const std::function<void(LayerSpec&)>& c
   return spec;
 }
 
-// Returns shapes and variables as text, for example "(10) kernel(4, 10)^4/10 bias(10)^10/10", or
-// the error.
+// Returns the shapes and variables that a layer has, as text, for example "(10) kernel(4, 10)^4/10
+// bias(10)^10/10", or the error.
 std::string Inferred(const LayerSpec& spec, const LayerInputs& inputs) {
   const auto shapes = InferLayer(spec, inputs);
   if (!shapes.ok()) return std::string(shapes.status().message());
@@ -66,7 +66,7 @@ LayerSpec Embedding(const std::string& combiner) {
   return Spec("embedding", [&](LayerSpec& s) { s.combiner = combiner; });
 }
 
-// Returns shapes that each rule accepts, with the results.
+// Returns cases with shapes that the rules accept, and with the results.
 std::vector<ShapeCase> Fitting() {
   return {
       {Dense(10),
@@ -107,7 +107,7 @@ std::vector<ShapeCase> Fitting() {
   };
 }
 
-// Returns shapes and settings that are refused.
+// Returns cases with shapes and settings that are refused.
 std::vector<ShapeCase> Refused() {
   return {
       {Dense(10), {{{}}}, "dense needs an input of rank 1 or more, got ()"},
@@ -192,7 +192,7 @@ TEST_CASE("every shape rule gives the output and the variables that Keras gives"
 }
 
 TEST_CASE("every shape rule refuses wrong shapes, and every layer type a wrong number of inputs") {
-  std::set<ShapeRule> covered = {FindLayer("flatten")->infer};  // it takes every shape
+  std::set<ShapeRule> covered = {FindLayer("flatten")->infer};  // it accepts every shape
   for (const ShapeCase& c : Refused()) {
     CHECK(Inferred(c.spec, c.inputs) == c.want);
     CHECK(InferLayer(c.spec, c.inputs).status().code() == absl::StatusCode::kInvalidArgument);

@@ -1,5 +1,5 @@
-// Tests over a real socket on loopback with port 0. The test has its own HTTP client of thirty
-// lines, because httplib's header takes long to compile.
+// Tests the exporter over a real socket on loopback with port 0. The test has its own HTTP client
+// of thirty lines, because httplib's header takes long to compile.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <openssl/evp.h>
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> Start(const std::string& listen, R
   return Start(std::move(options), registry);
 }
 
-// Connections that send nothing, or only the beginning of a request.
+// Connections that send nothing, or only the first bytes of a request.
 struct Strangers {
   Strangers(const std::string& address, int count, const std::string& beginning) {
     for (int i = 0; i < count; ++i) {
@@ -90,15 +90,15 @@ struct Strangers {
   std::vector<int> fds;
 };
 
-// Returns whether the peer has closed this connection, which had sent nothing.
+// Returns whether the peer has closed this connection. The peer has sent nothing on it.
 bool Ended(int fd) {
   char byte;
   const ssize_t n = ::recv(fd, &byte, 1, 0);
   return n == 0 || (n < 0 && errno == ECONNRESET);
 }
 
-// Options whose timeouts are as long as the test's own, so that no connection is closed for being
-// slow.
+// Returns options with timeouts as long as the test's own. No connection is then closed because it
+// is slow.
 ExporterOptions Patient() {
   ExporterOptions options;
   options.listen = "127.0.0.1:0";
@@ -114,7 +114,7 @@ std::string PemOf(const std::function<int(BIO*)>& write) {
   return std::string(text, static_cast<std::size_t>(bytes));
 }
 
-// Returns a certificate that is its own authority.
+// Returns a self-signed certificate, which is its own authority.
 TlsPems SelfSigned() {
   const std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>> key(EVP_EC_gen("P-256"));
   const std::unique_ptr<X509, Freer<X509_free>> certificate(X509_new());
@@ -171,7 +171,7 @@ TEST_CASE("a scrape over HTTP returns the registry's text, and the port is free 
     CHECK_THAT(metrics, Catch::EndsWith("evergrad_worker_steps_total 7\n"));
     CHECK_THAT(Get(address, "/healthz"), Catch::EndsWith("ok\n"));
     CHECK_THAT(Get(address, "/nothing"), Catch::StartsWith("HTTP/1.1 404"));
-    // A port that is in use must be refused, so that two daemons never share one.
+    // A port that is in use must be refused, so that two daemons never listen on one port.
     CHECK(Start(address, &registry).status().code() == absl::StatusCode::kUnavailable);
   }
   CHECK(Get(address, "/metrics").empty());
@@ -262,7 +262,7 @@ TEST_CASE("a client that sends its request slowly does not delay the end of the 
     REQUIRE(slow.back() >= 0);
     CHECK(::send(slow.back(), "GET /metr", 9, MSG_NOSIGNAL) == 9);
   }
-  exporter->reset();  // Waiting for the clients would take an hour.
+  exporter->reset();  // If it waited for the clients, it would take an hour.
   for (const int fd : slow) {
     CHECK_THAT(ReadAll(fd), !Catch::Contains("200"));
     ::close(fd);
@@ -278,7 +278,7 @@ TEST_CASE("a request above its limit is not read to its end") {
   const std::string header = "GET /metrics HTTP/1.1\r\n";
   CHECK(::send(fd, header.data(), header.size(), MSG_NOSIGNAL) ==
         static_cast<ssize_t>(header.size()));
-  // The header has many short lines, none of which is too long by itself.
+  // The header has many short lines. None of them is too long, but all together are.
   std::string more;
   for (int i = 0; i < 4000; ++i) more += "a: b\r\n";
   (void)::send(fd, more.data(), more.size(), MSG_NOSIGNAL);
@@ -287,7 +287,7 @@ TEST_CASE("a request above its limit is not read to its end") {
   CHECK_THAT(Get((*exporter)->address(), "/healthz"), Catch::EndsWith("ok\n"));
 }
 
-// Eight such connections once occupied both threads and the queue. A process manager that probes
+// A bug: eight such connections occupied both threads and the queue. A process manager that probes
 // /healthz would then have killed a healthy daemon.
 TEST_CASE("silent and slow connections do not delay the answer to a probe") {
   Registry registry;
@@ -297,7 +297,7 @@ TEST_CASE("silent and slow connections do not delay the answer to a probe") {
   const Strangers strangers(address, 128, "GET /healthz HT");
   for (int i = 0; i < 5; ++i) {
     REQUIRE_THAT(Get(address, "/healthz"), Catch::EndsWith("ok\n"));
-    // The slow connections continue with a byte now and then.
+    // The slow connections send one more byte now and then.
     for (std::size_t k = 1; k < strangers.fds.size(); k += 2)
       REQUIRE(::send(strangers.fds[k], "x", 1, MSG_NOSIGNAL) == 1);
   }
@@ -306,14 +306,14 @@ TEST_CASE("silent and slow connections do not delay the answer to a probe") {
 
 TEST_CASE(
     "connections without a TLS handshake, or with a slow one, do not delay a probe over HTTPS") {
-  ::signal(SIGPIPE, SIG_IGN);  // Daemons do this, too, because OpenSSL writes without MSG_NOSIGNAL.
+  ::signal(SIGPIPE, SIG_IGN);  // as in the daemons, because OpenSSL writes without MSG_NOSIGNAL
   Registry registry;
   ExporterOptions options = Patient();
   options.tls = SelfSigned();
   auto exporter = Start(std::move(options), &registry);
   REQUIRE(exporter.ok());
   const std::string address = (*exporter)->address();
-  const Strangers strangers(address, 128, "\x16\x03\x01");  // the beginning of a handshake
+  const Strangers strangers(address, 128, "\x16\x03\x01");  // the beginning of a TLS handshake
   for (int i = 0; i < 5; ++i)
     REQUIRE_THAT(GetOverTls(address, "/healthz"), Catch::EndsWith("ok\n"));
   CHECK_THAT(GetOverTls(address, "/metrics"),

@@ -11,15 +11,15 @@
 namespace evergrad::metrics {
 namespace {
 
-// A folder that imitates /proc with one process.
+// A folder that imitates /proc. It has one process.
 struct Proc {
   std::filesystem::path root =
       std::filesystem::temp_directory_path() / ("evergrad-proc-" + std::to_string(::getpid()));
   Proc() {
     std::filesystem::create_directories(root / "7" / "fd");
     Write("stat", "cpu  1 2 3\nbtime 1700000000\nprocesses 5\n");
-    // Fields 14 and 15 are the ticks in user and system mode, 22 is the start, 23 the virtual
-    // bytes, and 24 the resident pages.
+    // In this line, fields 14 and 15 are the ticks in user and system mode, 22 is the start time,
+    // 23 the number of virtual bytes, and 24 the number of resident pages.
     Write("7/stat",
           "7 (a (bad) name) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 3 0 1000 8192000 100 0\n");
     Write("7/limits",

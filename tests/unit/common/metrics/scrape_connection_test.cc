@@ -1,4 +1,5 @@
-// Tests over a socket pair and a clock that the test moves. Nothing here waits.
+// Tests one connection of a scraper, over a socket pair and with a clock that the test advances. No
+// call blocks.
 #include "common/metrics/scrape_connection.h"
 #include "tests/support/manual_executor.h"
 
@@ -26,7 +27,7 @@ struct Pair {
     REQUIRE(::send(peer, text.data(), text.size(), MSG_NOSIGNAL) ==
             static_cast<ssize_t>(text.size()));
   }
-  int ours = -1, peer = -1;  // the connection closes `ours`
+  int ours = -1, peer = -1;  // the tested connection owns and closes `ours`
 };
 
 TEST_CASE("a request is complete with its empty line, in whatever pieces it arrives") {

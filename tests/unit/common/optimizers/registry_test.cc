@@ -1,5 +1,5 @@
-// Tests the list of optimizers: rules that every descriptor must keep, and the numbers that are
-// derived from the list.
+// Tests the list of optimizers: the rules that every descriptor must follow, and the numbers that
+// are derived from the list.
 #include "common/optimizers/registry.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ TEST_CASE("every member of the settings is a number or a flag and has a unique n
     CHECK((member.number == nullptr) != (member.flag == nullptr));
     CHECK(names.insert(std::string(member.name)).second);
   }
-  // A member of Settings that is missing from the list would not be sent. Each member has 8 bytes;
-  // the flag is padded to 8 bytes.
+  // If the list of members lacked a member of Settings, it would not be sent. The sizes show that
+  // it is complete: each member has 8 bytes, and the flag is padded to 8 bytes.
   CHECK(sizeof(Settings) == sizeof(std::string) + 8 * Members().size());
 }
 
@@ -43,7 +43,7 @@ TEST_CASE("every descriptor is complete, and its defaults are within its limits"
       if (parameter.member.number == nullptr) continue;
       CHECK(parameter.bounds.Holds(defaults.*parameter.member.number));
       CHECK(!std::string(parameter.accepted.want).empty());
-      // A server must be able to compute with every number that a job file may contain.
+      // A server must accept every number that a job file may contain.
       const config::RealBounds &file = parameter.bounds, &server = parameter.accepted.bounds;
       for (const double number : {file.min + (file.open_min ? 1e-9 : 0), file.max * (1 - 1e-9)})
         CHECK((file.Holds(number) && server.Holds(number)));
@@ -52,8 +52,8 @@ TEST_CASE("every descriptor is complete, and its defaults are within its limits"
       CHECK(keys.count(rule.key) == 1);
       CHECK_FALSE(rule.broken(defaults));
     }
-    // A member of Settings that adds or initializes an optimizer state must be a parameter of the
-    // type.
+    // If a member of Settings says whether a state exists, or how it is initialized, then it must
+    // be a parameter of this type of optimizer.
     for (const State& state : descriptor.states) {
       for (double Settings::*const member : {state.initial, state.only_with})
         CHECK((member == nullptr ||
@@ -127,14 +127,14 @@ TEST_CASE("settings that a server cannot compute with are refused by name") {
   }
   CHECK(message({.type = "sgd", .learning_rate = -1}) ==
         "optimizer setting out of range: type=sgd learning_rate=-1 want=a finite number >= 0");
-  // As float32 the number would be 0 or infinite.
+  // As float32, the number would become 0 or infinite.
   CHECK(message({.type = "adam", .epsilon = 1e-50}).find("want=a finite number > 0") !=
         std::string::npos);
   CHECK(message({.type = "sgd", .learning_rate = 1e39}).find("learning_rate=1e+39") !=
         std::string::npos);
   CHECK(Check({.type = "sgd", .learning_rate = 3e38}).ok());
   CHECK(Check({.type = "adam", .epsilon = 1e-45}).ok());
-  // Numbers that a type does not read are not checked.
+  // A number that a type does not use is not checked.
   CHECK(Check({.type = "sgd", .epsilon = -1}).ok());
 }
 

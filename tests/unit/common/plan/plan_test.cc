@@ -29,7 +29,7 @@ TEST_CASE("the last batch and the last closure of an epoch are short") {
   };
   const Case cases[] = {
       {60000, 128, 16, 469, 30, 29 * 16 * 128, 60000, 5},
-      {12, 4, 3, 3, 1, 0, 12, 3},   // All examples fit.
+      {12, 4, 3, 3, 1, 0, 12, 3},   // All batches are full.
       {13, 4, 3, 4, 2, 12, 13, 1},  // One example is left over.
       {1, 128, 16, 1, 1, 0, 1, 1},  // There is a single example.
       {10, 1, 1, 10, 10, 9, 10, 1},

@@ -1,4 +1,5 @@
-// Tests the reader of HTTP responses with complete, divided, malformed and random bytes.
+// Tests the reader of HTTP responses. The bytes of a response come all at once, in pieces,
+// malformed, and at random.
 #include "common/preemption/http_response.h"
 
 #include <catch2/catch.hpp>
@@ -18,7 +19,7 @@ struct Result {
   std::string reason;
 };
 
-// Reads `bytes` in pieces of `piece` bytes. If `closes`, then reads the end of the connection.
+// Passes `bytes` to a reader in pieces of `piece` bytes. If `closes`, the connection then ends.
 Result Read(absl::string_view bytes, bool closes, std::size_t piece = 1) {
   ResponseReader reader;
   State state = State::kIncomplete;

@@ -1,5 +1,5 @@
-// Tests requests over loopback to a service that answers, that is silent, that is absent, or whose
-// answer never ends.
+// Tests requests over loopback. The service answers, is silent, is absent, or sends an answer that
+// never ends.
 #include "common/preemption/metadata_client.h"
 
 #include <catch2/catch.hpp>
@@ -17,8 +17,8 @@
 namespace evergrad::preemption {
 namespace {
 
-// A listener on loopback. Before Serve is called, the system accepts connections, and nobody
-// answers them.
+// A listener on loopback. Until Serve is called, the system accepts connections but no code answers
+// them.
 struct Service {
   int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   MetadataAddress address;

@@ -80,7 +80,7 @@ TEST_CASE("a missing folder is waited for, and an unreadable folder causes one w
   CHECK(watch.After(kNoticeEvery) == 1);
   CHECK(watch.warnings.empty());
 
-  Watch impossible("/" + std::string(5000, 'x'));  // a name that no file can have
+  Watch impossible("/" + std::string(5000, 'x'));  // no file can have such a long name
   CHECK(impossible.After(std::chrono::seconds(10)) == 0);
   REQUIRE(impossible.warnings.size() == 1);
   CHECK_THAT(impossible.warnings[0], Catch::Matchers::Contains("preemption notice file"));

@@ -1,4 +1,5 @@
-// Tests which settings of the watch are refused, and which source accepted settings name.
+// Tests which settings are refused that say how a daemon watches for notices, and which source the
+// accepted settings name.
 #include "common/preemption/settings.h"
 
 #include <catch2/catch.hpp>

@@ -13,7 +13,7 @@ TEST_CASE("Philox 4x32-10 gives the known answers of Random123") {
     std::uint64_t key, low, high;
     Block want;
   };
-  // The cases are from kat_vectors of Random123: "philox4x32 10".
+  // The expected numbers are from the file kat_vectors of Random123: "philox4x32 10".
   const Case cases[] = {
       {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
       {~0ull, ~0ull, ~0ull, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
@@ -44,8 +44,8 @@ TEST_CASE("uniform numbers lie in [0,1) and have the mean and variance of their 
     sum += x;
     squares += double{x} * x;
   }
-  // The bound is five standard errors, which are 0.2887 / sqrt(n) for the mean and 0.2981 / sqrt(n)
-  // for the mean of squares.
+  // The bound is five standard errors. The standard error is 0.2887 / sqrt(n) for the mean and
+  // 0.2981 / sqrt(n) for the mean of squares.
   CHECK(std::fabs(sum / n - 0.5) < 5 * 0.2887 / std::sqrt(n));
   CHECK(std::fabs(squares / n - 1.0 / 3.0) < 5 * 0.2981 / std::sqrt(n));
 }

@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 TEST_CASE("a thread executor runs tasks in the order of posting, on its own thread") {
   ThreadExecutor executor({"order"});
-  // Only the executor writes it, and the test reads it after the executor has ended.
+  // The executor's thread writes it, and the test reads it only after the executor has ended.
   std::vector<int> ran;
   bool own_thread = true;
   for (int i = 0; i < 1000; ++i) {
@@ -90,7 +90,7 @@ TEST_CASE("a shutdown runs the posted tasks, drops timers, and is final") {
   go.Set();
   executor.Shutdown();
   CHECK(ran == 10);
-  CHECK(alive.use_count() == 1);  // The timer's task was destroyed without being run.
+  CHECK(alive.use_count() == 1);  // The timer's task was destroyed and did not run.
   CHECK_FALSE(executor.Post([alive] {}));
   CHECK_FALSE(executor.PostAfter(0ms, [alive] {}));
   CHECK(alive.use_count() == 1);
@@ -112,7 +112,7 @@ TEST_CASE("a refused task may post from its destructor") {
 
 TEST_CASE("an idle executor is lent to one caller, and a busy executor is not lent") {
   ThreadExecutor executor({"lent"});
-  std::string ran;  // no lock is needed: only the thread that runs tasks uses it
+  std::string ran;  // needs no lock: only the executor's thread uses it
   WaitableEvent posted, timer;
   bool own_thread = true;
   CHECK(executor.RunIfIdle([&] {
@@ -189,7 +189,7 @@ TEST_CASE("a shutdown waits for the borrower of the executor and runs the tasks 
   });
   borrowed.Wait();
   Thread end("end", [&] { executor.Shutdown(); });
-  // Posts until the shutdown has begun.
+  // Posts tasks until the shutdown has begun.
   while (executor.Post([&] { ran += 'c'; })) std::this_thread::yield();
   go.Set();
   end.Join();
@@ -201,7 +201,7 @@ TEST_CASE("a shutdown waits for the borrower of the executor and runs the tasks 
 TEST_CASE("with borrowers and posters on many threads one task runs at a time, and none is lost") {
   ThreadExecutor executor({"lent"});
   constexpr int kThreads = 4, kTasks = 2000;
-  int ran = 0;  // it has no lock, so that ThreadSanitizer finds a race
+  int ran = 0;  // has no lock, so that ThreadSanitizer can find a race
   {
     std::vector<Thread> threads;
     for (int t = 0; t < kThreads; ++t) {

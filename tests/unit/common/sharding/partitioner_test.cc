@@ -35,7 +35,8 @@ TEST_CASE("the partitioners give the documented examples") {
   CHECK(Count(MaxSize{4, std::nullopt}, six) == 6);
   CHECK(Count(MaxSize{4, 2}, six) == 2);
   CHECK(Count(MaxSize{1024, std::nullopt}, six) == 1);
-  // 257 KiB with a minimum of 256 KiB are one partition, because the number is rounded down.
+  // 257 KiB are one partition if the minimum is 256 KiB, because the number of partitions is
+  // rounded down.
   CHECK(Count(MinSize{256 * kKiB, std::nullopt}, tensor::Shape{257 * kKiB / 4}) == 1);
   CHECK(Count(MinSize{256 * kKiB, std::nullopt}, tensor::Shape{512 * kKiB / 4}) == 2);
   CHECK(Sizes(FixedShards{5}, tensor::Shape{13, 4}) == std::vector<std::uint64_t>{3, 3, 3, 2, 2});
@@ -57,7 +58,7 @@ TEST_CASE("no partition exceeds 64 MiB, whatever the setting is") {
   const tensor::Shape large{200 * mib / 4};  // 200 MiB in rows of 4 B.
   CHECK(Count(FixedShards{1}, large) == 4);
   CHECK(Count(MaxSize{1024 * mib, std::nullopt}, large) == 4);
-  CHECK(Count(MaxSize{mib, 1}, large) == 4);  // The cap of one partition gives way.
+  CHECK(Count(MaxSize{mib, 1}, large) == 4);  // The 64 MiB are stronger than the cap.
   CHECK(Count(FixedShards{1}, tensor::Shape{64 * mib / 4}) == 1);
   CHECK(Count(FixedShards{1}, tensor::Shape{64 * mib / 4 + 1}) == 2);
   // Rows have 33 MiB. Each partition has one row, because two do not fit.

@@ -14,8 +14,8 @@ TEST_CASE("ids of any pattern are spread evenly over slots") {
     for (std::int64_t i = 0; i < 128'000; ++i) ++counts[SlotOf(key, id_of(i), kSlotsDefault)];
     int most = 0, least = 1 << 30;
     for (const int count : counts) most = std::max(most, count), least = std::min(least, count);
-    // Each slot gets 1,000 on average, with a standard deviation of 32. The bound is five standard
-    // deviations.
+    // Each slot gets 1,000 ids on average, with a standard deviation of 32. The bound is five
+    // standard deviations.
     CHECK(most < 1160);
     CHECK(least > 840);
   };

@@ -1,5 +1,5 @@
-// Tests the bytes of version 1, which are kept in tests/golden/snapshot. EVERGRAD_WRITE_GOLDEN=1
-// writes them; use it for a new version only.
+// Tests that files have the stored bytes of format version 1 (tests/golden/snapshot). With
+// EVERGRAD_WRITE_GOLDEN=1 the test writes the stored files. Use it for a new version only.
 #include <fstream>
 
 #include "tests/support/memory_files/memory_file_system.h"

@@ -1,5 +1,5 @@
-// Tests manifests: a reader finds the old or the new manifest, whole or not at all. A damaged
-// manifest is skipped and named.
+// Tests manifests. A reader finds the old manifest or the new one, and never a part of one. A
+// damaged manifest is skipped, and its name is reported.
 #include "common/snapshot/manifest.h"
 
 #include "common/snapshot/layout.h"
@@ -91,7 +91,7 @@ TEST_CASE("an inconsistent manifest is neither written nor read") {
     CHECK(status.code() == absl::StatusCode::kInvalidArgument);
     CHECK(status.message().find(c.words) != std::string::npos);
   }
-  // A shard without a durable file has an entry that names no file.
+  // If a shard has no durable file, the manifest has an entry for it that names no file.
   v1::Manifest seed = good;
   seed.mutable_shards(1)->Clear();
   seed.mutable_shards(1)->set_shard(1);
@@ -178,8 +178,8 @@ TEST_CASE("a shard file matches the manifest of a job that sends 16 bits") {
     CHECK(CheckShardOf(files, kFolder, manifest, 0, whole).ok());
 }
 
-// Like scenario K1, but small: the power may be lost after any step of the commit, and the disk may
-// keep any of the unsynced bytes.
+// Like scenario K1 of tests/chaos, but small. Power may be lost after any step of the commit, and
+// the disk may keep any part of the unsynced bytes.
 TEST_CASE("a loss of power at any step of writing a manifest leaves the old one or the new one") {
   int olds = 0, news = 0;
   for (const char* failpoint : {"fs.write", "fs.sync", "fs.link", "fs.sync_folder", "none"}) {

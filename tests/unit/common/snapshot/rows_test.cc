@@ -1,5 +1,5 @@
-// Blocks of rows come from outside. A block of the right size is read in place, and any other is
-// refused.
+// Tests blocks of rows, which come from outside the process. A block of the right size is read in
+// place, and any other block is refused.
 #include "common/snapshot/rows.h"
 
 #include <catch2/catch.hpp>
@@ -48,7 +48,7 @@ TEST_CASE("a block gives its ids and values, whatever optimizer state it contain
 TEST_CASE("a block of another length, without rows, or with nonzero padding is refused") {
   const std::string block = Block(4, 3, 1);
   for (std::size_t size = 0; size < block.size(); ++size) {
-    // A valid block of as many rows with fewer numbers has the same size.
+    // A valid block of as many rows, but with fewer numbers of optimizer state, has this size.
     if (size == Block(4, 3, 0).size()) continue;
     CHECK_FALSE(ParseRows(BytesOf(block.substr(0, size)), 3));
   }

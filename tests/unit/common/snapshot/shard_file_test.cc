@@ -1,5 +1,5 @@
-// Tests shard files: the bytes that were written can be read, and a change of any bit or byte is
-// found and named.
+// Tests shard files. The bytes that were written can be read, and if any bit or byte is changed,
+// the error names the change.
 #include "common/snapshot/shard_file.h"
 
 #include <bit>
@@ -15,7 +15,7 @@ namespace {
 const std::string kUri = "file:///shard";
 const auto kNothing = [](const ShardFileReader::Piece&) { return absl::OkStatus(); };
 
-// Writes these bytes as the file `uri`.
+// Writes these bytes into the file `uri`.
 void Put(fs::MemoryFileSystem& files, absl::string_view bytes, const std::string& uri = kUri) {
   if (*files.Exists(uri)) REQUIRE(files.Remove(uri).ok());
   REQUIRE(fs::WriteWhole(files, uri, bytes).ok());
@@ -251,7 +251,7 @@ TEST_CASE("inconsistent fields under correct checksums are refused") {
     v1::ShardLedger ledger = SmallLedger();
     c.ledger(&ledger);
     // The values and the optimizer state have the right shape, but the header describes another
-    // one.
+    // shape.
     auto file = files.Create(kUri);
     auto writer = ShardFileWriter::Begin(file->get(), changed);
     REQUIRE(writer.ok());
@@ -281,8 +281,8 @@ TEST_CASE("random changes of several bytes are always detected, and never end th
     std::string bytes = whole;
     for (int change = 0; change < 4; ++change)
       bytes[random() % bytes.size()] = static_cast<char>(random());
-    // In half of the rounds the checksums of the fixed parts are corrected, so that the code behind
-    // their checks is reached.
+    // In half of the rounds the checksums of the fixed parts are corrected. The code behind these
+    // checks then runs, too.
     if (round % 2 == 0) {
       Seal(std::as_writable_bytes(std::span(bytes.data(), kPreambleBytes)));
       Seal(std::as_writable_bytes(

@@ -1,5 +1,5 @@
-// Small files of every kind, whose bytes are the same each time. Golden files and the tables of
-// damage are made of them.
+// Makes small files of every kind, whose bytes are the same each time. The golden files and the
+// tables of damaged files are made from them.
 #pragma once
 
 #include <bit>
@@ -97,8 +97,8 @@ inline FileDigest WriteSmall(fs::FileSystem& files, const std::string& uri,
   for (int t = 0; t < header.table_rows_size(); ++t) {
     REQUIRE((*writer)->BeginSection(Section::kRows, static_cast<std::uint32_t>(t)).ok());
     for (std::uint64_t block = 0; block < 2; ++block) {
-      // The block has two rows of two elements and one optimizer state (FORMAT.md, "Rows of a
-      // table").
+      // The block has two rows, each with two elements and one optimizer state (FORMAT.md, "Rows of
+      // a table").
       std::vector<std::uint32_t> words = {2, 0};
       for (const std::uint64_t word : {block * 10 + 1, block * 10 + 2, std::uint64_t{50},
                                        std::uint64_t{51}, std::uint64_t{3}, std::uint64_t{4}}) {

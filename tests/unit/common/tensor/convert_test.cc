@@ -1,6 +1,7 @@
-// Compares the wire's 16-bit types with a reference in float64. The reference computes the value of
-// each pattern by its definition, and rounds by choosing the nearest of all values. Then the fast
-// paths are compared with the plain ones, for every way in which an array can be divided.
+// Compares the 16-bit types of the wire with a reference in float64. The reference computes the
+// value of each bit pattern by its definition. It rounds by choosing the nearest of all values.
+// Then the fast paths are compared with the plain ones, for every way in which an array can be
+// divided.
 #include "common/tensor/convert.h"
 
 #include <bit>
@@ -21,7 +22,7 @@ struct Layout {
 };
 constexpr Layout kLayouts[] = {{WireType::kFloat16, 5, 10}, {WireType::kBFloat16, 8, 7}};
 
-// Returns the value by the definition of IEEE 754. It must not be NaN or infinite.
+// Returns the value that IEEE 754 defines for this magnitude, which must not be NaN or infinite.
 double Meaning(const Layout& layout, std::uint32_t magnitude) {
   const int bias = (1 << (layout.exponent_bits - 1)) - 1;
   const auto exponent = static_cast<int>(magnitude >> layout.mantissa_bits);
@@ -33,8 +34,9 @@ std::uint32_t InfinityOf(const Layout& layout) {
   return ((1u << layout.exponent_bits) - 1) << layout.mantissa_bits;
 }
 
-// Returns the magnitude below infinity that is nearest to `value`. If two are equally near, it
-// returns the even one. If `value` is more than half a step above the largest, it returns infinity.
+// Returns the magnitude whose value is nearest to `value`. If two are equally near, it returns the
+// even one. If `value` is more than half a step above the largest finite value, it returns
+// infinity.
 std::uint16_t Nearest(const Layout& layout, float value) {
   const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0, infinity = InfinityOf(layout);
   const double x = std::fabs(static_cast<double>(value));
@@ -74,8 +76,8 @@ std::vector<std::uint16_t> AllPatterns() {
   return all;
 }
 
-// Returns as float32: every pattern of a 16-bit type, every number in the middle between two
-// patterns, the neighbours of all these, and random values.
+// Returns these numbers as float32: every bit pattern of a 16-bit type, every number in the middle
+// between two patterns, the float32 neighbours of all these, and random values.
 std::vector<float> Interesting(const Layout& layout) {
   std::vector<float> values;
   const auto add = [&](float v) {
@@ -152,8 +154,8 @@ TEST_CASE(
   CHECK(NarrowOne(WireType::kBFloat16, std::numeric_limits<float>::max()) == 0x7f80);
 }
 
-// The paths with and without the processor's vector instructions must agree. For each length, the
-// elements that remain after the vector part are tested, too.
+// The paths with and without the processor's vector instructions must give the same results. For
+// each length, the elements that remain after the vector part are tested, too.
 TEST_CASE("the conversion of any part of an array has the bits of its elements' conversion") {
   for (const Layout& layout : kLayouts) {
     const std::vector<float> values = Interesting(layout);

@@ -45,7 +45,7 @@ TEST_CASE("a buffer is aligned, can be moved, and frees its memory once") {
     CHECK(other.data() == where);
     CHECK(other.floats().size() == bytes / 4);
     AlignedBuffer& self = other;
-    other = std::move(self);  // Assigned to itself, it must keep its contents.
+    other = std::move(self);  // A buffer that is assigned to itself must keep its contents.
     CHECK(other.data() == where);
   }
   AlignedBuffer empty(0);

@@ -1,5 +1,5 @@
-// Tests the pure parts that both transports share: credit, outbox, reassembly and watchdog. It also
-// connects a client session and a server session directly, with a clock that the test moves.
+// Tests the pure parts that both transports use: credit, outbox, reassembly and watchdog. It also
+// connects a client session directly with a server session, with a clock that the test advances.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -35,8 +35,8 @@ std::vector<std::uint64_t> RequestsOf(const std::vector<CreditCore::Admitted>& a
 
 // ---------------------------------------------------------------- credit
 
-// Peers with the numbers that the test gives them. Each peer has one stream, whose number is that
-// of the peer.
+// The peers of a credit core, with the numbers that the test gives them. Each peer has one stream,
+// whose number is that of the peer.
 struct Peers {
   explicit Peers(CreditCore::Options options, int count = 5) : core(options) {
     for (int i = 1; i <= count; ++i)
@@ -55,14 +55,14 @@ TEST_CASE(
   Peers peers({.budget_bytes_max = 100});
   CHECK(peers.Ask(1, 1, 60) == Answer::kGranted);
   CHECK(peers.Ask(1, 2, 80) == Answer::kWaiting);
-  // Bytes that the first peer waits for are not given to the other peer.
+  // The free bytes are given to the other peer, although the first peer waits for more.
   CHECK(peers.Ask(2, 3, 10) == Answer::kGranted);
-  // It would fit, but must wait behind the first request.
+  // This request would fit, but must wait behind the first one of the same peer.
   CHECK(peers.Ask(1, 4, 10) == Answer::kWaiting);
   CHECK(peers.core.waiting_bytes() == 90);
   CHECK(peers.Admitted().empty());
   peers.core.ReleaseLarge(1, 60);
-  CHECK(peers.Admitted() == Requests{2});  // The remaining bytes are left to the other peer.
+  CHECK(peers.Admitted() == Requests{2});  // The other bytes are left to the other peer.
   CHECK(peers.core.used() == 90);
   peers.core.ReleaseLarge(1, 80);
   CHECK(peers.Admitted() == Requests{4});
@@ -95,7 +95,8 @@ TEST_CASE(
   for (std::uint64_t i = 21; i <= 30; ++i) CHECK(peers.Ask(2, i, 10) == Answer::kWaiting);
   CHECK(peers.core.OverShare(1));
   CHECK(peers.core.share() == 50);
-  // Released bytes go to the second peer until each has half. Then they go to both in turns.
+  // Released bytes go to the second peer until each peer has half. After that they go to both in
+  // turns.
   Requests admitted;
   for (int i = 0; i < 5; ++i) {
     peers.core.ReleaseLarge(1, 10);
@@ -106,8 +107,7 @@ TEST_CASE(
   peers.core.ReleaseLarge(1, 10);
   peers.core.ReleaseLarge(2, 10);
   CHECK(peers.Admitted() == Requests{11, 26});
-  // A third peer has a smaller share than the others hold. It gets the bytes that are released
-  // next.
+  // A third peer has requested less than the others hold. It gets the bytes that are released next.
   CHECK(peers.Ask(3, 31, 30) == Answer::kWaiting);
   CHECK(peers.core.share() == 33);
   for (const std::uint64_t peer : {1, 2, 1}) peers.core.ReleaseLarge(peer, 10);
@@ -143,7 +143,7 @@ TEST_CASE("a peer with many streams has one share") {
   CHECK(core.TakeSmall(thief, 10));
   CHECK_FALSE(core.TakeSmall(thief, 1));
   CHECK(core.TakeSmall(other, 10));
-  // A peer that has left and holds nothing is forgotten after a while.
+  // A peer that has left and holds no bytes is forgotten after a while.
   for (std::uint64_t stream = 0; stream < 100; ++stream) core.Leave(thief, stream);
   CHECK(core.peers() == 2);
   core.ReleaseSmall(thief, 10);
@@ -184,7 +184,7 @@ TEST_CASE(
   core.LeftUnused(1);  // Both grants were left unused in the same pause.
   core.ReleaseLarge(1, 900);
   CHECK(peers.Ask(1, 3, 251) == Answer::kWaiting);
-  CHECK(peers.Ask(2, 4, 800) == Answer::kGranted);  // No peer needs to release bytes for it.
+  CHECK(peers.Ask(2, 4, 800) == Answer::kGranted);  // It fits without a release by another peer.
   core.ReleaseLarge(2, 800);
   core.Withdraw(1, 1, 3);
   CHECK(peers.Ask(1, 5, 250) == Answer::kGranted);
@@ -313,13 +313,13 @@ TEST_CASE(
     std::uint64_t sum = 0;
     std::map<std::uint64_t, std::uint64_t> wanted;
     for (const auto& [_, h] : held) sum += h.bytes;
-    // Only the oldest request of each peer counts.
+    // Only the oldest waiting request of each peer counts.
     for (const auto& [_, w] : waiting) wanted.try_emplace(w.peer, w.bytes);
     REQUIRE(core.used() == sum);
     REQUIRE(core.used() <= 1000);
     REQUIRE(core.waiting() == waiting.size());
-    // No request may wait without a reason. Either the next one in turn does not fit, or each
-    // waiting peer holds something and would have more than half.
+    // No request may wait without a reason. Either the request that is next does not fit, or each
+    // waiting peer holds bytes and would have more than half of the budget.
     std::map<std::uint64_t, std::uint64_t> has;
     for (const auto& [_, h] : held) has[h.peer] += h.bytes;
     bool one_blocks = false, all_beyond = true;
@@ -479,9 +479,9 @@ TEST_CASE("a frame large enough to bypass the caches is assembled like any other
 
 // ---------------------------------------------------------------- memory for frames
 
-// Two frames of 64 MiB take 72 MiB of memory each, with their headers. Only half of the budget used
-// to be kept. If two frames were released at once, the memory of one was therefore unmapped, and
-// the next push began with 72 MiB of zeroed pages.
+// A former bug: two frames of 64 MiB take 72 MiB of memory each, with their headers, and only half
+// of the budget was kept. If two frames were released at once, the memory of one was unmapped, and
+// the next push had to begin with 72 MiB of zeroed pages.
 TEST_CASE(
     "a pool keeps all returned buffers that fit the budget, even if each is a quarter of it") {
   constexpr std::size_t kBudget = 256u << 20, kFrame = (64u << 20) + 128;
@@ -647,7 +647,7 @@ struct Pair {
       bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
     return bytes;
   }
-  // Passes one message in each direction. Returns false if there was none.
+  // Passes at most one message in each direction. Returns false if there was none.
   bool Step() {
     bool moved = false;
     if (auto up = client.NextMessage(); up && !to_server_blocked) {
@@ -742,7 +742,7 @@ TEST_CASE(
   std::vector<absl::Status> done;
   const DataOptions options{.response_bytes_max = 400000, .deadline = 100ms};
   pair.Settle();
-  // Each message takes most of the deadline, and several messages are needed in each direction.
+  // Each message takes most of the deadline, and each direction needs several messages.
   const auto step = [&] {
     pair.now += 80ms;
     REQUIRE(pair.client.Tick(pair.now).ok());
@@ -779,7 +779,7 @@ TEST_CASE("a call waits for its grant for six deadlines while the server respond
   pair.client.Call(1, Patterned(900000, 1), {.response_bytes_max = 100000, .deadline = 10000ms},
                    pair.Keep(&done), pair.now);
   pair.Settle();
-  REQUIRE(pair.arrived.size() == 1);  // it holds the whole budget
+  REQUIRE(pair.arrived.size() == 1);  // this request holds the whole budget
   pair.client.Call(2, Patterned(900000, 1), {.response_bytes_max = 100000, .deadline = 100ms},
                    pair.Keep(&done), pair.now);
   pair.Settle();
@@ -831,7 +831,7 @@ TEST_CASE("a cancelled request is removed at the server in whatever state it is"
     pair.client.Call(2, Patterned(900000, 1), quick, pair.Keep(&done), pair.now);
     pair.Settle();
     CHECK(pair.budget->levels().waiting_bytes == 1000000);
-    pair.now += 500ms;  // the request waits for credit longer than that
+    pair.now += 500ms;  // it waits for credit for longer than its deadline
   }
   SECTION("the request is granted and nothing is sent") {
     pair.client.Announce(2, 900000, quick, pair.now);
@@ -872,7 +872,7 @@ TEST_CASE(
   pair.now += 1100ms;
   CHECK(pair.server->Tick(pair.now).ok());
   CHECK(pair.budget->levels().used == 0);
-  // The ERROR is still in flight.
+  // The ERROR message of the first call is still in flight.
   pair.client.Call(1, Patterned(600000, 1), options, pair.Keep(&done), pair.now);
   pair.Settle();
   REQUIRE(done.size() == 1);
@@ -909,7 +909,7 @@ struct Rivals {
     for (const auto& a : budget->TakeAdmitted())
       (a.stream == 1 ? thief : other)->OnAdmitted(a.request, a.bytes, now);
   }
-  // Returns the messages that wait to be sent to `session`'s client, as kind and request.
+  // Returns the messages that wait to be sent to the client of `session`, as (kind, request).
   std::vector<std::pair<MessageKind, std::uint64_t>> Heard(ServerSession& session) {
     std::vector<std::pair<MessageKind, std::uint64_t>> heard;
     while (const auto message = session.NextMessage())
@@ -917,8 +917,8 @@ struct Rivals {
     session.OnSent(now);
     return heard;
   }
-  // Lets a second pass in which the other client requests more credit. Then the thief's session
-  // checks how much the thief holds.
+  // Advances the clock by a second, in which the other client requests more credit. Then the
+  // thief's session checks how many bytes the thief holds.
   absl::Status Round() {
     now += 1s;
     Announce(*other, ++others, 100000);
@@ -926,8 +926,8 @@ struct Rivals {
     Admit();
     return status;
   }
-  // The other client sends the bytes that it was granted, and is answered. Returns false if nothing
-  // was granted.
+  // The other client sends the bytes that it was granted, and gets an answer. Returns false if
+  // nothing was granted.
   bool Work(std::uint64_t id, std::uint64_t bytes) {
     const auto heard = Heard(*other);
     if (std::find(heard.begin(), heard.end(), std::pair(MessageKind::kGrant, id)) == heard.end())
@@ -973,7 +973,7 @@ TEST_CASE(
   CHECK(rivals.Heard(*rivals.thief) == ended);
   CHECK(rivals.Heard(*rivals.other) == granted);
   CHECK(rivals.budget->levels().used == 1000000);
-  // A peer that sends nothing loses grants for which others wait, and gets no new ones.
+  // A peer that sends nothing loses those grants for which others wait, and gets no new grants.
   rivals.Announce(*rivals.thief, 11, 100000);
   rivals.Announce(*rivals.other, 3, 200000);
   rivals.now += 5s;
@@ -982,7 +982,7 @@ TEST_CASE(
   CHECK(rivals.thief->TakeCounters().taken_back == 4 + 2);
   CHECK(rivals.budget->levels().used == 1000000);
   CHECK(rivals.budget->levels().waiting_bytes == 100000);
-  // A grant for which nobody waits is withdrawn after grant_unused_max.
+  // A grant for which no other peer waits is withdrawn after grant_unused_max.
   rivals.now += 30s;
   CHECK(rivals.thief->Tick(rivals.now).ok());
   CHECK(rivals.thief->TakeCounters().taken_back == 4);
@@ -1016,8 +1016,8 @@ TEST_CASE(
   }
 }
 
-// Between two requests of a worker, no peer waits. Without this rule an attacker with many
-// announcements would get the whole budget at each such moment.
+// Between two requests of a worker, no peer waits for the budget. Without this rule, an attacker
+// with many announcements would get the whole budget at each such moment.
 TEST_CASE(
     "a stream that uses none of its grants leaves half of the budget to active peers, even if they "
     "do not wait") {
@@ -1110,13 +1110,13 @@ TEST_CASE(
   SECTION("the grant is within the peer's share") {
     rivals.Announce(*rivals.other, 1, 700000);
     for (int i = 0; i < 58; ++i) send(i);
-    // The unused grant is kept, because its request may have to wait until the first one's payload
-    // is sent.
+    // The unused grant is kept while the stream sends, because its request may have to wait until
+    // the payload of the first request is sent.
     CHECK(rivals.budget->levels().used == 400000);
     rivals.now += 1s;
     CHECK(rivals.thief->Tick(rivals.now).ok());
     rivals.Admit();
-    // the second grant is withdrawn once the stream stops sending
+    // The second grant is withdrawn once the stream no longer sends.
     CHECK(rivals.thief->TakeCounters().taken_back == 1);
     CHECK(rivals.budget->levels().used == 300000 + 700000);
   }

@@ -10,8 +10,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A peer whose only stream has grants, and another peer that may wait for bytes of the budget of
-// 1000.
+// A peer whose only stream has grants. Another peer may wait for bytes. The budget has 1000 bytes.
 struct Stream {
   explicit Stream(std::uint32_t unused_in_a_row_max = 100)
       : watch({seconds(30), seconds(1), unused_in_a_row_max}, *budget, peer) {}
@@ -24,7 +23,7 @@ struct Stream {
   void OtherWaits() {
     REQUIRE(budget->AskLarge(other, 2, 1000, 900) == CreditCore::Answer::kWaiting);
   }
-  // Returns the requests whose grants were withdrawn.
+  // Lets the watch check the stream at this time. Returns the requests whose grants were withdrawn.
   std::vector<std::uint64_t> Tick(MonoTime now) {
     std::vector<std::uint64_t> taken;
     budget->Advance(now);
@@ -66,7 +65,7 @@ TEST_CASE("grants of a silent stream are withdrawn once another peer waits, the 
   stream.Grant(2, 100, seconds(100) + milliseconds(500));
   CHECK(stream.Tick(seconds(102)).empty());  // no peer waits
   stream.OtherWaits();
-  // without request 2, the other peer's request fits
+  // If the grant of request 2 is withdrawn, the other peer's request fits.
   CHECK(stream.Tick(seconds(103)) == Requests{2});
   CHECK(stream.budget->TakeAdmitted().size() == 1);
   CHECK(stream.Tick(seconds(104)).empty());

@@ -1,5 +1,5 @@
-// Tests the features that only the gRPC transport has: TLS, sockets, the loopback rule, memory, and
-// other processes that die or are stopped.
+// Tests the features that only the gRPC transport has: TLS, unix sockets, the rule for addresses
+// off loopback, memory, and other processes that die or are stopped.
 #if !defined(__SANITIZE_THREAD__)  // Debian's gRPC is not instrumented.
 #include <catch2/catch.hpp>
 
@@ -91,9 +91,9 @@ void WriteCertificate(const std::string& path, X509* certificate) {
   std::fclose(f);
 }
 
-// Writes ca.pem, NAME.pem and NAME.key into `folder`, for this host or for `names`. The
-// certificate's task follows from NAME: "ps_server-0" is ps_server/0, and any other name is
-// user/NAME.
+// Writes ca.pem, NAME.pem and NAME.key into `folder`, for this host or for `names`. The name of the
+// certificate's task is derived from NAME: "ps_server-0" gives ps_server/0, and any other name
+// gives user/NAME.
 TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authority& signer,
                const Authority& trusted, long begin = -3600, long end = 3600,
                std::string names = "") {
@@ -178,7 +178,8 @@ TEST_CASE("malformed certificate files are refused by name before anything start
   CHECK(Contains(
       refused({.ca = good.ca, .cert = good.cert, .key = Issue(folder, "second", ca, ca).key}),
       "does not belong to the certificate"));
-  // No peer would accept these certificates, or they belong to another task.
+  // These certificates are refused at the start, because no peer would accept them or because they
+  // belong to another task.
   CHECK(Contains(refused(Issue(folder, "old", ca, ca, -3600, 3600, "none")),
                  "certificate names no task"));
   CHECK(Contains(refused(Issue(folder, "hosts", ca, ca, -3600, 3600, "IP:127.0.0.1")),
@@ -219,7 +220,7 @@ TEST_CASE("a channel refuses every task except the intended one") {
     REQUIRE(pushed);
     INFO(status.ToString() << " | " << pushed->status().ToString());
     CHECK(pushed->ok() == status.ok());
-    // The error must be retryable, because the right server may come to this address later.
+    // The error must be retryable, because the right server may later get this address.
     if (!status.ok()) CHECK(status.code() == absl::StatusCode::kUnavailable);
     return status;
   };
@@ -278,7 +279,7 @@ TEST_CASE("a server refuses a data stream of a peer whose certificate does not p
   CHECK(refused.code() == absl::StatusCode::kPermissionDenied);
   CHECK(Contains(refused, "certificate is for ps_server/1, expected worker"));
   CHECK(world.server->stats().refused_total >= 1);
-  // A server accepts two kinds of clients: workers, and servers that its shards are moved to.
+  // A server accepts two kinds of clients: workers, and servers to which its shards are moved.
   World<Grpc> both(NamingPeers(),
                    {.tls = Issue(folder, "ps_server-0", ca, ca), .data_peers = "worker,ps_server"},
                    {.tls = Issue(folder, "worker-7", ca, ca)});
@@ -361,8 +362,8 @@ TEST_CASE(
 TEST_CASE(
     "the files in /sys that a lock's first wait reads were read before the first connection") {
   const auto transport = MakeGrpcTransport(nullptr);
-  // Neither file may be opened here. Opening one could change the errno of a connect() that gRPC
-  // has not read yet.
+  // These calls must not open a file. A file that is opened between connect() and gRPC's reading of
+  // errno could change errno.
   errno = 0;
   absl::base_internal::NumCPUs();
   absl::base_internal::NominalCPUFrequency();
@@ -394,7 +395,7 @@ TEST_CASE(
     REQUIRE(channel.ok());
     return UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 10000ms).status();
   };
-  // On the port there is no listener, so the answer comes through the socket.
+  // No process listens on the port, so the answer comes through the unix socket.
   CHECK(health({.host_port = "127.0.0.1:1", .unix_path = path}).ok());
   CHECK(health({.host_port = world.server->address(), .unix_path = folder / "nobody.sock"}).ok());
   CHECK(health({.host_port = world.server->address(), .unix_path = long_path}).ok());
@@ -461,7 +462,7 @@ TEST_CASE("a unary call whose request does not arrive is ended, and its place is
     half.call = stub.PrepareCall(&half.context, "/evergrad.v1.Control/Who", &queue);
     half.call->StartCall(nullptr);
     REQUIRE(next());
-    // The server has only the headers of this call.
+    // The server has received only the headers of this call.
     while (world.server->stats().streams < static_cast<std::uint64_t>(&half - halves + 1))
       std::this_thread::yield();
   }
@@ -516,8 +517,8 @@ TEST_CASE(
 
 // ---------------------------------------------------------------- other processes
 
-// A server in another process. The process executes this test program again, because a fork of a
-// process with gRPC's threads would not work.
+// A server in another process. The process executes this test program again, because a fork does
+// not work in a process that has gRPC's threads.
 class ServerProcess {
  public:
   // `scenario` is the name of a hidden test case below, which the process runs.
@@ -573,7 +574,7 @@ constexpr std::uint64_t kChildBudget = 64u << 20, kChildLanes = 32u << 20;
 
 TEST_CASE("the server process of the tests of this file", "[.child]") {
   TuneAllocator();
-  // A push is held until four of them have arrived, and then all four are answered. The budget is
+  // A push is held until four pushes have arrived, and then all four are answered. The budget is
   // therefore always full while more pushes wait.
   struct Slow {
     Mutex mu;
@@ -584,7 +585,7 @@ TEST_CASE("the server process of the tests of this file", "[.child]") {
   handlers.data = [slow](const PeerInfo&, ReceivedFrame frame,
                          std::unique_ptr<DataResponder> responder) {
     if (frame.bytes.size() <
-        1000) {  // A small call is answered at once. The tests use such calls to warm up.
+        1000) {  // a small call, which warms up the server, is answered at once
       responder->Answer({});
       return;
     }
@@ -622,7 +623,7 @@ TEST_CASE("the death of a server process ends calls and streams within moments")
   const auto results = Collect<DataResult>();
   data->Call(0, TextFrame("warm"), {}, Into(results));
   REQUIRE(results->Next()->ok());
-  data->Call(0, Patterned(16u << 20, 1), {}, Into(results));  // The server holds this call.
+  data->Call(0, Patterned(16u << 20, 1), {}, Into(results));  // It is not answered yet.
   const auto before = std::chrono::steady_clock::now();
   server.Signal(SIGKILL);
   const auto result = results->Next();
@@ -667,7 +668,7 @@ TEST_CASE(
 }
 
 TEST_CASE("64 streams that push 16 MiB each to a slow server use at most its budget") {
-  // With lanes, the first seven clients get one. The others push through the socket.
+  // If lanes are allowed, only the first seven clients get one. The others push through the socket.
   const std::uint64_t ring_bytes = GENERATE(0u, 2u << 20);
   const std::uint64_t lane_bytes = ring_bytes == 0 ? 0 : kChildLanes;
   ServerProcess server(kChild, "");
@@ -690,7 +691,7 @@ TEST_CASE("64 streams that push 16 MiB each to a slow server use at most its bud
   if (ring_bytes > 0) {
     int agreed = 0;
     for (int i = 0; i < 64; ++i) agreed += lanes->Next()->ok();
-    CHECK(agreed == kChildLanes / (4u << 20) - 1);  // A lane has one page besides its rings.
+    CHECK(agreed == kChildLanes / (4u << 20) - 1);  // A lane has one page more than its rings.
   }
   const std::uint64_t base = server.RssBytes();
   std::uint64_t peak = base;
@@ -706,7 +707,7 @@ TEST_CASE("64 streams that push 16 MiB each to a slow server use at most its bud
                                       << " MiB, peak " << (peak >> 20) << " MiB, budget "
                                       << (kChildBudget >> 20) << " MiB");
 #if !defined(__SANITIZE_ADDRESS__)  // ASan keeps freed memory in quarantine.
-  // Rule 5: the base, the budget, gRPC's quota and the lanes.
+  // This is rule 5: the sum of the base, the budget, gRPC's quota and the lanes.
   CHECK(peak <= base + kChildBudget + 2 * kChildBudget + lane_bytes);
 #endif
 }
@@ -733,7 +734,7 @@ std::size_t OpenLanes() {
   }
   return count;
 }
-// Waits until `condition` is true, which other threads cause soon.
+// Waits until `condition` is true. Other threads make it true soon.
 bool Soon(const std::function<bool()>& condition) {
   for (const auto until = std::chrono::steady_clock::now() + 20s;
        std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
@@ -809,7 +810,7 @@ TEST_CASE(
       client.Signal(SIGKILL);
     }
     REQUIRE(Soon([&] { return world.server->stats().lanes == 1; }));
-    CHECK(Soon([&] { return MappedLanes() == 2; }));  // Both ends of the lane are in this process.
+    CHECK(Soon([&] { return MappedLanes() == 2; }));  // Both ends are in this process.
     CHECK(OpenLanes() == 0);
     CHECK(Soon([&] { return world.server->stats().budget_used == 0; }));
     data->Call(0, Patterned(4u << 20, 7), {.response_bytes_max = 4u << 20}, Into(results));
@@ -865,7 +866,7 @@ TEST_CASE(
   CHECK(Soon([&] { return world.server->stats().lanes == 0; }));
   CHECK(echo(0).ok());
   CHECK(told->total() == 1);
-  const auto full = echo(512u << 10);  // The rings would fit, but not their first page in addition.
+  const auto full = echo(512u << 10);  // The rings would fit, but not with their first page.
   CHECK(Contains(full, "the lanes would exceed lane_bytes_max"));
   CHECK(Contains(told->Next()->second, "the lanes would exceed lane_bytes_max"));
   CHECK(world.server->stats().lane_bytes_refused == 1);

@@ -6,7 +6,7 @@
 namespace evergrad::transport {
 namespace {
 
-// Any client with code generated from health.proto sends these bytes.
+// Any client whose code was generated from health.proto sends these bytes.
 TEST_CASE("the messages of the health protocol have the bytes of grpc.health.v1") {
   CHECK(HealthRequest("").empty());
   CHECK(HealthRequest("live") == "\x0a\x04live");

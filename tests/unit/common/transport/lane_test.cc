@@ -1,5 +1,5 @@
-// Tests the lane alone: its rings over any memory, moved step by step and by two threads, and the
-// memory that a hostile peer may offer or write into.
+// Tests the lane alone (shared memory that carries payload). Its rings are over any memory, and are
+// moved step by step and by two threads. The memory may be offered or written by a hostile peer.
 #include "common/transport/lane/lane.h"
 
 #include <catch2/catch.hpp>
@@ -37,7 +37,7 @@ std::shared_ptr<std::byte> Memory(std::uint64_t ring_bytes) {
   return {buffer, buffer->data()};
 }
 
-// Both ends of a lane, over the same memory.
+// Both ends of a lane, over the same piece of memory.
 struct Ends {
   std::shared_ptr<std::byte> memory = Memory(kRing);
   Lane client{memory, kRing, Lane::Side::kClient}, server{memory, kRing, Lane::Side::kServer};
@@ -99,7 +99,7 @@ TEST_CASE("pieces of any size cross both rings in order, also around their ends"
         REQUIRE(room.ok());
         REQUIRE(*room);
       }
-      // If a ring is empty, its sender must not wait.
+      // If a ring is empty, its sender must not be waiting for space.
       REQUIRE((!way.under_way.empty() || !waits[at]));
     }
   }
@@ -139,8 +139,8 @@ TEST_CASE(
     CHECK(ends.server.Read(kRing + 1).status().code() == absl::StatusCode::kInvalidArgument);
     CHECK(ends.server.Read(~0ull).status().code() == absl::StatusCode::kInvalidArgument);
     for (int i = 0; i < 1000;
-         // A hostile peer claims positions although it has written nothing. Reads must stay inside
-         // the ring.
+         // A hostile peer says that it has written bytes that it has not written. Reads must stay
+         // inside the ring.
          ++i) {
       const auto read = ends.server.Read(kRing - 64);
       REQUIRE(read.ok());
@@ -195,7 +195,7 @@ TEST_CASE(
     }
     while (auto message = client.Next(up)) headers.push_back(message->header);
     if (!headers.empty() &&
-        !headers.back().in_lane()) {  // The last piece of the frame was too small for the lane.
+        !headers.back().in_lane()) {  // Too small a piece does not use the lane.
       CHECK(headers.back().offset + headers.back().bytes == 200000);
       break;
     }
@@ -206,7 +206,7 @@ TEST_CASE(
   up.AddFrame(wire::MessageKind::kRequest, 3, 0, Patterned(200000, 1));
   CHECK_FALSE(client.Next(up));
   CHECK(client.status().code() == absl::StatusCode::kInvalidArgument);
-  client.Close();  // The stream has ended. The next stream begins without a lane.
+  client.Close();  // The stream ends. The next one begins without a lane.
   CHECK_FALSE(client.Next(up)->header.in_lane());
   CHECK(client.status().ok());
 }
@@ -217,7 +217,7 @@ TEST_CASE("two threads transfer a gigabyte through offered memory") {
   REQUIRE(offered.ok());
   const auto taken = TakeLane(offered->offer, ring);
   REQUIRE(taken.ok());
-  // The stream carries the headers in one direction, and RING_SPACE in the other.
+  // The stream carries the headers in one direction, and RING_SPACE messages in the other.
   const auto sizes = Collect<std::uint64_t>();
   const auto rooms = Collect<bool>();
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -340,7 +340,7 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
       return fd;
     };
     const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    // This memory is right in everything except its contents.
+    // Everything about this memory is right except its contents.
     CHECK(with_file(memory(bytes, all)).find("the memory is not the offered memory") == 0);
     CHECK(with_file(memory(bytes, 0)).find("the memory is not sealed") == 0);
     CHECK(with_file(memory(bytes, F_SEAL_SHRINK | F_SEAL_SEAL)).find("the memory is not sealed") ==
@@ -358,7 +358,7 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
     REQUIRE(ftruncate(file, bytes) == 0);
     CHECK(with_file(file).find("the memory is not sealed") == 0);
 
-    // Offered memory can no longer be made shorter, longer or unsealed.
+    // The sealed memory can no longer be made shorter, longer or unsealed.
     const int own = static_cast<int>(offered->offer.fd);
     CHECK(ftruncate(own, 0) != 0);
     CHECK(ftruncate(own, bytes * 2) != 0);

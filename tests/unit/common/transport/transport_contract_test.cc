@@ -1,5 +1,5 @@
-// One contract for both transports. What these tests show holds for tests over the in-process
-// transport and for a real cluster.
+// Tests both transports with one contract. Because both follow it, tests over the in-process
+// transport are also valid for a real cluster.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace {
 using namespace test;
 using wire::MessageKind;
 
-// Waits until `condition` holds for the state of a server or stream. It makes round trips while it
-// waits, and does not sleep.
+// Waits until `condition` is true for the state of a server or stream. While it waits, it makes
+// round trips and does not sleep.
 template <class Kind, class Condition>
 bool Eventually(World<Kind>& world, Condition condition) {
   const auto until = std::chrono::steady_clock::now() + 20s;
@@ -61,7 +61,7 @@ TEMPLATE_TEST_CASE(
   CHECK(failed.message() == "no such job: x");
   CHECK(BlameOf(failed) == Blame::kUser);
   CHECK(OriginOf(failed) == "worker/3");
-  // Texts arrive as valid UTF-8: a byte that is not UTF-8 is replaced, and the rest of the text
+  // Texts arrive as valid UTF-8. A byte that is not valid is replaced, and the rest of the text
   // stays.
   const auto text = world.Unary("/evergrad.v1.Control/Text", "").status();
   CHECK(text.message() ==
@@ -84,8 +84,8 @@ TEMPLATE_TEST_CASE("a unary call ends at its deadline, and a late answer is drop
     kept->Put(std::move(responder));
   };
   World<TestType> world(std::move(handlers));
-  // On a busy machine the deadline may pass before the handler has the call. Then the next call
-  // gets more time.
+  // On a busy machine the deadline may pass before the handler gets the call. In this case the next
+  // call gets more time.
   for (auto deadline = 50ms; kept->total() == 0; deadline *= 4) {
     REQUIRE(deadline < 600s);
     CHECK(world.Unary("/evergrad.v1.Control/Slow", "", deadline).status().code() ==
@@ -114,7 +114,7 @@ TEMPLATE_TEST_CASE("calls that wait for the event loop are bounded too", "", EG_
   for (int i = 0; i < 5; ++i)
     world.channel->Unary("/grpc.health.v1.Health/Check", "", 10000ms,
                          [answers](auto answer) { answers->Put(answer.status()); });
-  // These calls are refused on this thread while the transport's loop is blocked.
+  // These calls are refused on the calling thread, because the thread of the transport is blocked.
   for (int i = 0; i < 2; ++i) {
     CHECK(results->Next()->status().code() == absl::StatusCode::kResourceExhausted);
     CHECK(answers->Next()->code() == absl::StatusCode::kResourceExhausted);
@@ -142,7 +142,7 @@ TEMPLATE_TEST_CASE("a server without health answers that it is live and ready", 
 TEMPLATE_TEST_CASE("a server answers from the health of its process, and its loop is watched", "",
                    EG_TRANSPORTS) {
   RealClock clock;
-  // Every executor counts as stuck immediately.
+  // With this setting every executor counts as stuck immediately.
   health::Health health(&clock, {.period = std::chrono::hours(1), .stuck_after = 0ns});
   World<TestType> world(Handlers{}, {}, {}, nullptr, &health);
   const std::vector<health::Unmet> stuck = health.liveness().Stuck();
@@ -292,7 +292,7 @@ TEMPLATE_TEST_CASE("a message stream keeps order both ways and ends on both side
     CHECK(at_client.end->Next().value().ok());
     CHECK(Eventually(world,
                      [&] { return stream->Send("x").code() == absl::StatusCode::kUnavailable; }));
-    CHECK(at_server.end->total() == 0);  // The client itself has closed it.
+    CHECK(at_server.end->total() == 0);  // The client itself has closed the stream.
   }
   SECTION("the client ends the stream after the queued messages were sent") {
     REQUIRE(stream->Send("last").ok());
@@ -354,7 +354,7 @@ TEMPLATE_TEST_CASE("unsent messages are bounded, and so is the size of one messa
   const auto streams = Collect<std::shared_ptr<MessageStream>>();
   World<TestType> world(Sessions(at_server, streams), {},
                         {.message_bytes_max = 1000, .unsent_bytes_max = 10000});
-  // The client's thread is blocked in a callback, so that nothing is sent meanwhile.
+  // The client's thread is blocked in a callback, so that it cannot send anything.
   const auto held = std::make_shared<runtime::WaitableEvent>(),
              go = std::make_shared<runtime::WaitableEvent>();
   world.channel->Unary("/grpc.health.v1.Health/Check", "", 10000ms, [held, go](auto) {
@@ -410,8 +410,8 @@ TEMPLATE_TEST_CASE("a data call carries its bytes in both directions, whatever t
     CHECK(IsPatterned(View((*result)->bytes), size, 5));
     CHECK(reinterpret_cast<std::uintptr_t>((*result)->bytes.data()) % 64 == 0);
   }
-  // Answers are sent from the memory of the request. Its budget is released when they have been
-  // sent.
+  // An answer may be sent from the memory of its request. The request's part of the budget is
+  // released when the answer has been sent.
   CHECK(Eventually(world, [&] {
     return world.server->stats().budget_used == 0 && world.server->stats().small_used == 0;
   }));
@@ -469,9 +469,9 @@ TEMPLATE_TEST_CASE("a small call overtakes a 64 MB push", "", EG_TRANSPORTS) {
   REQUIRE(results->Next()->ok());
   REQUIRE(order->Next() == 4u);
   const Frame big = Patterned(64u << 20, 1);
-  // The transport's own thread sends nothing while it runs this check: much of a push that has
-  // begun must still be unsent. On a busy machine the check may come too late. Then another push is
-  // made.
+  // The test must end the stream while much of a push that has begun is still unsent. The check
+  // runs on the transport's own thread, which meanwhile sends nothing. On a busy machine the check
+  // may come too late. Then another push is made.
   bool in_its_midst = false;
   for (int tries = 0; tries < 100 && !in_its_midst; ++tries) {
     const std::uint64_t before = world.server->stats().bytes_received;
@@ -536,9 +536,9 @@ TEMPLATE_TEST_CASE("the limits of a data stream are enforced, and the errors nam
     data->Call(0, Patterned(bytes, 1), {.response_bytes_max = response}, Into(results));
     return results->Next()->status();
   };
-  // The client's own limit holds whether it is connected or not.
+  // The client's own limit applies, whether the client is connected or not.
   CHECK(refused(9u << 20, 0).code() == absl::StatusCode::kInvalidArgument);
-  // This is the server's limit.
+  // This limit is the server's.
   CHECK(refused(5u << 20, 0).code() == absl::StatusCode::kInvalidArgument);
   CHECK(refused(0, 9u << 20).code() == absl::StatusCode::kInvalidArgument);
   CHECK(refused(0, 5u << 20).code() == absl::StatusCode::kInvalidArgument);
@@ -556,8 +556,8 @@ TEMPLATE_TEST_CASE("a data call ends at its deadline and frees its part of the b
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>(), waiting = Collect<DataResult>();
-  // The deadline is raised as long as the machine is too busy for the request to reach the handler
-  // in time.
+  // If the machine is too busy for the request to reach the handler in time, the deadline is raised
+  // and the call repeated.
   std::optional<Arrived> first;
   for (auto deadline = 100ms; !first; deadline *= 4) {
     REQUIRE(deadline < 600s);
@@ -565,7 +565,7 @@ TEMPLATE_TEST_CASE("a data call ends at its deadline and frees its part of the b
     CHECK(results->Next()->status().code() == absl::StatusCode::kDeadlineExceeded);
     first = arrived->Next(0ms);
   }
-  // This request waits for credit that the first one holds.
+  // This request waits for credit, because the first request holds it.
   data->Call(0, Patterned(900000, 2), {.deadline = 100ms}, Into(waiting));
   CHECK(waiting->Next()->status().code() == absl::StatusCode::kDeadlineExceeded);
   CHECK(Eventually(world, [&] { return world.server->stats().budget_waiting == 0; }));
@@ -627,8 +627,8 @@ TEMPLATE_TEST_CASE("an unused grant is withdrawn, and the call announces again",
     const auto result = results->Next();
     REQUIRE(result);
     answered = result->ok();
-    // If the call was sent before the client heard of the withdrawal, or this machine was too slow,
-    // it is tried again.
+    // The call is tried again in two cases: it was sent before the client knew of the withdrawal,
+    // or this machine was too slow.
     if (!answered) CHECK(result->status().code() == absl::StatusCode::kAborted);
   }
   CHECK(answered);
@@ -648,7 +648,7 @@ TEMPLATE_TEST_CASE("64 pushes of 16 MiB to a slow server stay within the budget"
   const Frame push = Patterned(kSize, 9);
   for (int i = 0; i < kPushes; ++i)
     streams[static_cast<std::size_t>(i % 8)]->Call(0, push, {.deadline = 120000ms}, Into(results));
-  // The handler is slow: it answers nothing until all requests that fit into the budget have
+  // The handler is slow: it answers no request until as many requests as fit into the budget have
   // arrived.
   std::vector<Arrived> held;
   std::uint64_t used_max = 0;
@@ -680,7 +680,7 @@ TEMPLATE_TEST_CASE("small calls never wait behind large ones, and have a limit o
   auto data = world.channel->OpenData();
   const auto large = Collect<DataResult>(), small = Collect<DataResult>();
   for (int i = 0; i < 5; ++i) data->Call(0, Patterned(1u << 20, 1), {}, Into(large));
-  auto first = arrived->Next();  // It fills the budget, and four others wait.
+  auto first = arrived->Next();  // The first request fills the budget, and four others wait.
   REQUIRE(first);
   data->Call(0, TextFrame("small"), {}, Into(small));
   auto next = arrived->Next();
@@ -688,7 +688,8 @@ TEMPLATE_TEST_CASE("small calls never wait behind large ones, and have a limit o
   CHECK(TextOf(next->frame.bytes) == "small");
   next->responder->Answer({});
   CHECK(small->Next()->ok());
-  // Above the peer's share (half of 100,000), its small calls must ask for credit like large ones.
+  // Small calls beyond the peer's share (half of 100,000 bytes) must ask for credit like large
+  // calls.
   for (int i = 0; i < 4; ++i) data->Call(0, Patterned(20000, 2), {}, Into(small));
   for (int i = 0; i < 2; ++i) CHECK(arrived->Next()->frame.bytes.size() == 20000);
   CHECK(Eventually(
@@ -844,7 +845,7 @@ TEMPLATE_TEST_CASE(
     unused->Put({peer, ended});
   };
   World<TestType> world(Echoing(), options, {.client_name = "thief"});
-  // The whole budget is taken by several streams of one client, which count as one peer.
+  // Several streams of one client take the whole budget. They count as one peer.
   std::vector<StreamEnd> ends(3);
   std::vector<std::unique_ptr<MessageStream>> streams;
   for (const StreamEnd& end : ends) {
@@ -870,14 +871,14 @@ TEMPLATE_TEST_CASE(
       const auto result = results->Next(60000ms);
       REQUIRE(result);
       if (result->ok()) return;
-      // This machine was too slow for grant_idle_max, which is 100 ms here.
+      // This machine was too slow for grant_idle_max, which is 100 ms in this test.
       REQUIRE(result->status().code() == absl::StatusCode::kAborted);
     }
   };
   // Calls that are larger than a share must be answered, too.
   for (const std::size_t bytes : {100u << 10, 200u << 10, 300u << 10, 450u << 10}) call(bytes);
-  // While another peer waits, each of the thief's streams is ended eventually, and the thief gets
-  // no new one.
+  // While another peer waits, each of the thief's streams ends at some time, and the thief gets no
+  // new stream.
   bool ended = false;
   while (!ended) {
     call(450u << 10);
@@ -898,8 +899,8 @@ TEMPLATE_TEST_CASE(
 TEMPLATE_TEST_CASE(
     "a client disconnects from a server that sends malformed bytes, and the calls end Unavailable",
     "", EG_TRANSPORTS) {
-  // A server that has a stream handler would treat the data method as a data stream. This server
-  // has none.
+  // A server with a stream handler would treat a stream of any method as a message stream, also one
+  // of the data method. This server has no such handler.
   World<TestType> world(Handlers{});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
@@ -932,7 +933,7 @@ TEMPLATE_TEST_CASE(
   const auto down = results->Next();
   REQUIRE(down);
   CHECK(down->status().code() == absl::StatusCode::kUnavailable);  // and not DEADLINE_EXCEEDED
-  // This answer comes too late and is dropped.
+  // This answer comes too late. The transport drops it.
   arrived->Next()->responder->Answer({});
 
   auto again = world.transport->Listen({.listen = address}, Echoing());
@@ -1047,8 +1048,8 @@ TEMPLATE_TEST_CASE("push.duplicate delivers a request twice and drops the second
 }
 
 TEMPLATE_TEST_CASE("push.reorder lets the next request of the stream overtake", "", EG_TRANSPORTS) {
-  // By default the failpoint holds a request for 50 ms at most. Here it holds it longer, so that a
-  // slow machine does not matter.
+  // By default the failpoint holds a request for at most 50 ms. In this test it holds it longer, so
+  // that the test also works on a slow machine.
   fault::Failpoints failpoints;
   REQUIRE(failpoints.Arm("push.reorder=1*delay(15000)", 1).ok());
   const auto arrived = Collect<Arrived>();

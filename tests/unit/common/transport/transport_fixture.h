@@ -1,5 +1,5 @@
-// Shared parts of the transport tests: a list of types for the implementations, frames with a
-// pattern, and collectors that a test can wait for.
+// The shared parts of the transport tests: the list of types for the implementations, frames with a
+// pattern, and collectors for which a test can wait.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,8 @@ struct Grpc {
     return MakeGrpcTransport(failpoints, health);
   }
 };
-// The same transport, with payload in memory that both ends map. The ring is small, so that it is
-// full now and then.
+// The same transport, but payload travels through memory that both ends map (a lane). The ring in
+// this memory is small, so that it is sometimes full.
 template <class Kind>
 struct Laned : Kind {
   static constexpr std::uint64_t kRingBytes = 128u << 10;
@@ -49,8 +49,8 @@ concept HasLane = requires {
 #define EG_TRANSPORTS Inproc, Grpc, Laned<Inproc>, Laned<Grpc>
 #endif
 
-// Collects values that callbacks add and for which a test waits. Thread-safe. It is shared, so that
-// it still exists when a callback comes late.
+// Collects values that callbacks add, so that a test can wait for them. Thread-safe. A collector is
+// shared with the callbacks, so that it still exists when one of them comes late.
 template <class T>
 class Collector {
  public:
@@ -99,7 +99,8 @@ std::shared_ptr<Collector<T>> Collect() {
   return std::make_shared<Collector<T>>();
 }
 
-// Returns `bytes` bytes that depend on `seed` and on their position, in pieces of different sizes.
+// Returns a frame of `bytes` bytes in pieces of different sizes. Each byte depends on `seed` and on
+// its position.
 inline Frame Patterned(std::size_t bytes, unsigned seed) {
   auto owner = std::make_shared<std::vector<std::byte>>(bytes);
   for (std::size_t i = 0; i < bytes; i += 8) {
@@ -171,7 +172,7 @@ struct World {
   std::unique_ptr<Channel> channel;
 };
 
-// Returns handlers whose data handler puts each request into `arrived`.
+// Returns handlers whose data handler adds each request to `arrived` and does not answer it.
 inline Handlers Keeping(std::shared_ptr<Collector<Arrived>> arrived) {
   Handlers handlers;
   handlers.data = [arrived](const PeerInfo&, ReceivedFrame frame,
@@ -180,8 +181,8 @@ inline Handlers Keeping(std::shared_ptr<Collector<Arrived>> arrived) {
   };
   return handlers;
 }
-// Returns handlers whose data handler answers with the bytes of the request, from the request's
-// memory.
+// Returns handlers whose data handler answers each request with its own bytes, without copying
+// them.
 inline Handlers Echoing() {
   Handlers handlers;
   handlers.data = [](const PeerInfo&, ReceivedFrame frame,

@@ -1,5 +1,5 @@
-// Tests weights as files: the contents that readers of zip, npy and safetensors find, and what a
-// failed write leaves.
+// Tests files of weights: the contents that readers of zip, npy and safetensors find in them, and
+// what a failed write leaves on the disk.
 #include "common/weights/weight_files.h"
 
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ std::string Bytes(std::span<const float> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
-// Returns the contents of each entry, as libzip reads them, by the name of the entry.
+// Returns the contents of each entry of a zip file, as libzip reads them, by the name of the entry.
 std::map<std::string, std::string> Unzip(const std::string& path) {
   std::map<std::string, std::string> entries;
   int error = 0;
@@ -139,7 +139,7 @@ TEST_CASE("a failed write states the reason, keeps the old file and leaves nothi
     std::filesystem::create_directories(folder / "taken/by a folder");
     CHECK_FALSE(write(folder / "taken", weights.Tensors()).ok());
     CHECK(std::filesystem::is_directory(folder / "taken"));
-    // /dev/full is like a file on a full disk.
+    // A write to /dev/full fails as a write to a file on a full disk does.
     std::filesystem::create_directories(folder / "full");
     std::error_code error;
     std::filesystem::create_symlink(
@@ -191,8 +191,8 @@ TEST_CASE("tensors filled in turns and in pieces give the same file, with ids be
         CHECK(entries.at("t/rows.npy").substr(entries.at("t/rows.npy").size() - 24) == Bytes(rows));
         CHECK(entries.at("none/ids.npy").find("'shape': (0,), }") != std::string::npos);
       } else {
-        // Tensors of the wider types come first, so that each begins at a multiple of its element
-        // size.
+        // Tensors of wider types come first in the file, so that each tensor begins at a multiple
+        // of its element size.
         CHECK(
             files.back().find(
                 R"("t/ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},"none/ids":{"dtype":"I64","shape":[0],"data_offsets":[24,24]},)"
@@ -203,7 +203,7 @@ TEST_CASE("tensors filled in turns and in pieces give the same file, with ids be
       std::filesystem::remove(folder / "w");
     }
     CHECK(files[0] == files[1]);
-    // A stream that is destroyed before its end must leave no file.
+    // A stream that is destroyed before all bytes were written must leave no file.
     { REQUIRE((*WeightStream::Create(folder / "w", format, tensors))->Append(0, odd_bytes).ok()); }
     CHECK(std::filesystem::is_empty(folder.path()));
   }
@@ -211,7 +211,7 @@ TEST_CASE("tensors filled in turns and in pieces give the same file, with ids be
       WeightStream::Create(folder / "w", Format::kNpz, {tensors[0], tensors[0]}).status()));
 }
 
-// The file contains four gigabytes of zeros, but is sparse.
+// The file contains four gigabytes of zeros. It is sparse, so it takes little space on the disk.
 TEST_CASE("another program can read an entry larger than four gigabytes, and the entries behind it",
           "[.large]") {
   const test::TempFolder folder;

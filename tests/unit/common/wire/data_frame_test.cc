@@ -20,7 +20,7 @@ tensor::SharedBytes Bytes(const std::string& text) {
   return {owner, {reinterpret_cast<const std::byte*>(owner->data()), owner->size()}};
 }
 
-// Joins the pieces into one aligned buffer, like a network.
+// Joins the pieces in one aligned buffer, as a receiver gets them.
 tensor::AlignedBuffer Flat(const std::vector<tensor::SharedBytes>& pieces) {
   std::size_t size = 0;
   for (const auto& piece : pieces) size += piece.bytes.size();
@@ -139,7 +139,7 @@ TEST_CASE("adjacent pieces in the memory of one owner are sent as one, in the gi
                                            : std::shared_ptr<const void>(memory),
                                {reinterpret_cast<const std::byte*>(memory->data()) + at, n}};
   };
-  // the owner of this memory has written the padding itself
+  // The owner of this memory writes the padding after payload a itself.
   std::fill_n(memory->begin() + 10, 54, '\0');
   v1::ResponseHeader header;
   for (std::uint32_t shard = 0; shard < 5; ++shard) header.add_pulls()->set_shard(shard);
@@ -149,7 +149,7 @@ TEST_CASE("adjacent pieces in the memory of one owner are sent as one, in the gi
   const std::vector<std::span<tensor::SharedBytes>> payloads = {e, a, b, c, d};
   const std::vector<std::uint32_t> order = {1, 2, 3, 4, 0};
   const auto pieces = BuildResponseOfPieces(&header, payloads, order);
-  // The pieces are: the header; a, its padding, b and c together; padding; d; padding; e.
+  // The six pieces are: the header; a, its padding, b and c together; padding; d; padding; e.
   REQUIRE(pieces.size() == 6);
   CHECK(pieces[1].bytes.data() == reinterpret_cast<const std::byte*>(memory->data()));
   CHECK(pieces[1].bytes.size() == 161);

@@ -1,4 +1,5 @@
-// Golden bytes as text, with 16 bytes per line in hexadecimal.
+// Reads and writes golden bytes (the stored bytes of a format) as text, with 16 bytes per line in
+// hexadecimal.
 #pragma once
 
 #include <cstddef>

@@ -25,7 +25,8 @@ StreamHeader Piece() {
           .response_bytes_max = 77};
 }
 
-// Returns the bytes of a header. The `width` bytes at `at` are replaced by `value`.
+// Returns the bytes of a header in which the `width` bytes at position `at` are replaced by
+// `value`.
 Bytes Patched(std::size_t at, std::size_t width, std::uint64_t value) {
   Bytes bytes = EncodeStreamHeader(Piece());
   for (std::size_t i = 0; i < width; ++i) bytes[at + i] = std::byte(value >> (8 * i));
@@ -60,7 +61,7 @@ TEST_CASE("a stream header is the same after encoding and decoding") {
   REQUIRE(in_lane.ok());
   CHECK(in_lane->bytes == 1u << 20);
   CHECK(in_lane->bytes_behind() == 0);
-  // The buffer may contain the next messages, too.
+  // The buffer may also contain the messages that follow.
   CHECK(DecodeStreamHeader(EncodeStreamHeader(Piece()), kStreamHeaderBytes + 600)->bytes_behind() ==
         512);
 }
@@ -68,8 +69,8 @@ TEST_CASE("a stream header is the same after encoding and decoding") {
 TEST_CASE("the bytes of a stream header equal the golden bytes") {
   CHECK(Hex(EncodeStreamHeader(Piece())) ==
         ReadText(test::SourceDir() + "/tests/golden/wire/request_message.3.hex"));
-  // Both older versions are refused by their numbers. Version 1 had no lane and sent one message at
-  // a time. Version 2 required the parts of a frame in the order of the sections.
+  // Both older versions are refused because of their numbers. Version 1 had no lane and sent one
+  // message at a time. Version 2 required the parts of a frame in the order of the sections.
   for (const int version : {1, 2}) {
     Bytes old = EncodeStreamHeader(Piece());
     old[4] = std::byte(version);

@@ -1,5 +1,5 @@
-// Tests the backend that imitates a device in tests (fixtures/apart_backend.h). It must catch the
-// mistakes for which it was made.
+// Tests the backend that imitates a device in tests (fixtures/apart_backend.h). It must notice the
+// mistakes for whose detection it was made.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/backend/fixtures/contract_fixture.h"
@@ -59,7 +59,7 @@ TEST_CASE("an unordered copy has visible effects, and so has a missing wait of t
   CHECK(backend.Wait(*event).ok());
   CHECK(std::isnan(got[0]));
   backend.Copy(x.as<float>(), y.as<float>());
-  // The Await is missing.
+  // Between this copy and the download, an Await is missing.
   backend.Download(DeviceQueue::kOut, y.as<std::byte>(), std::as_writable_bytes(std::span(got)));
   backend.Record(DeviceQueue::kIn, *event);
   CHECK(backend.Wait(*event).ok());

@@ -1,5 +1,6 @@
-// Tests the contract of Backend for the results that a step gives to the host: losses with their
-// gradients and bad labels, metrics, sums of squares, and the flag of non-finite values.
+// Tests the contract of Backend for the results that a step gives to the host. These are losses,
+// with their gradients and with bad labels, metrics, sums of squares, and the flag of non-finite
+// values.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -263,7 +264,7 @@ TEST_CASE("squared errors are summed in double, for each example and in total") 
       CHECK(again == got);
     }
     double got = -1;
-    // the sum exceeds the range of float32
+    // The sum is beyond the range of float32.
     backend.SumOfSquares(std::vector<float>{1e30f, 1e30f}, &got);
     CHECK(got == Approx(2e60));
   });

@@ -77,7 +77,7 @@ TEST_CASE("host buffers may outlive the backend") {
   for (const Implementation& implementation : Implementations()) {
     auto backend = implementation.make_bare().value();
     tensor::AlignedBuffer buffer = backend->AllocateHost(100).value();
-    // This buffer is from the heap, because the base class cannot allocate memory of a device.
+    // This buffer is on the heap, because the base class cannot allocate memory of a device.
     tensor::AlignedBuffer as_unless_overridden = backend->Backend::AllocateHost(100).value();
     backend.reset();
     for (tensor::AlignedBuffer* const each : {&buffer, &as_unless_overridden}) {
@@ -235,7 +235,7 @@ TEST_CASE(
   ForEachBare([](Backend& backend) {
     Array x(backend, Draw(1, 12)), y(backend, std::vector<float>(12, 5.0f));
     backend.Enter("deep/conv", Phase::kForward);
-    // A library has no plan for a kernel that is larger than its padded input.
+    // The kernel is larger than the padded input. A library has no plan for such a convolution.
     const Conv2dShape impossible{1, 2, 2, 1, 1, 1, 1, 3, 4, 1, 1, 0, 0, 0, 0};
     backend.Conv2dForward(impossible, x.span().first(4), x.span(), {}, Activation::kLinear,
                           y.span().first(1));

@@ -52,8 +52,8 @@ class Array {
   std::vector<std::byte> memory_;
 };
 
-// How one case is run. Inputs are rounded to `narrow` and stored as `type`, which is `narrow`, or
-// float32 for the result with which the first is compared.
+// How one case is run. Inputs are rounded to `narrow` and stored as `type`. `type` is `narrow`, or
+// it is float32 for the result with which the first result is compared.
 struct Run {
   Backend& backend;
   Element narrow, type;
@@ -115,7 +115,7 @@ std::vector<NarrowCase> NarrowCases() {
                Array dy(y_type, r.Rounded(5, Size(batch * out)));
                r.backend.DenseBackward(batch, in, out, x, w, activation, y_in, dy, dx, dw, db);
                r.Show("dx", dx), r.Show("dw", dw), r.Show("db", db);
-               // The same as in the first layer of a model, without a bias.
+               // The same computation as in the first layer of a model, without a bias.
                Array again(y_type, r.Rounded(5, Size(batch * out)));
                std::vector<float> only = Poison(Size(in * out));
                r.backend.DenseBackward(batch, in, out, x, w, activation, y_in, again, {}, only, {});
@@ -204,7 +204,8 @@ std::vector<NarrowCase> NarrowCases() {
            const Array x = r.In16(1, n), dy = r.In16(2, n);
            const std::vector<float> gamma = Draw(3, c), beta = Draw(4, c);
            for (const bool layer : {false, true}) {
-             // a variance of zero would magnify the rounding errors
+             // If a variance is nearly zero, it magnifies the rounding errors. Sets with too few
+             // values are therefore left out.
              if (!layer && rows < 3) continue;
              if (layer && columns < 3) continue;
              const std::size_t each = layer ? Size(rows) : c;
@@ -318,7 +319,7 @@ TEST_CASE("each primitive on 16 bits equals the one on float32 up to rounding") 
           if (name == "argmax") CHECK(got == want);
           if (name == "dropout")
             for (std::size_t e = 0; e < want.size(); ++e)
-              REQUIRE((got[e] == 0) == (want[e] == 0));  // both have the same mask
+              REQUIRE((got[e] == 0) == (want[e] == 0));  // both must have the same mask
         }
       }
     }

@@ -64,7 +64,7 @@ const std::vector<Conv2dShape>& ConvShapes() {
   return shapes;
 }
 
-template <typename Visit>  // calls visit(output index, input index, kernel index)
+template <typename Visit>  // calls `visit(output index, input index, kernel index)`
 void VisitConv(const Conv2dShape& s, Visit visit) {
   for (std::int64_t n = 0; n < s.batch; ++n)
     for (std::int64_t a = 0; a < s.out_h; ++a)
@@ -133,7 +133,8 @@ TEST_CASE("conv2d backward equals its definition, and overwrites its outputs") {
       CheckClose(db, want_db, 1e-4);
       std::vector<float> dw2(d.w.size(), std::nanf(""));
       dy = d.dy;
-      // The first layer of a model needs no gradient of its input. It has no bias here.
+      // The first layer of a model does not need the gradient for its input. Here it also has no
+      // bias.
       backend.Conv2dBackward(s, d.x, d.w, Activation::kLinear, {}, dy, {}, dw2, {});
       CheckClose(dw2, want_dw, 1e-4);
     }
@@ -211,7 +212,8 @@ TEST_CASE("max pooling takes the maximum of each window and passes its gradient 
           Pool(2, 7, 6, 19, 3, 3, 2, 1, 1, 0, 1, 1), Pool(2, 9, 9, 8, 2, 2, 3, 4, 0, 0, 0, 0),
           Pool(2, 5, 5, 4, 2, 2, 2, 2, 0, 0, 1, 1), Pool(2, 26, 26, 16, 2, 2, 2, 2, 0, 0, 0, 0)}) {
       auto x = Draw(1, static_cast<std::size_t>(s.batch * s.in_h * s.in_w * s.channels));
-      // The numbers have only a few different values, so that there are ties.
+      // The numbers have only a few different values, so that several maxima of a window can be
+      // equal.
       for (float& v : x) v = std::round(v * 4.0f);
       const std::size_t outputs =
           static_cast<std::size_t>(s.batch * s.out_h * s.out_w * s.channels);
@@ -359,7 +361,7 @@ TEST_CASE(
         kept += keep ? 1 : 0;
         sum += y[i];
       }
-      // The standard error of the fraction that is kept.
+      // This is the standard error of the fraction of elements that dropout keeps.
       const double deviation = std::sqrt(rate * (1 - rate) / static_cast<double>(n));
       CHECK(std::abs(static_cast<double>(kept) / static_cast<double>(n) - (1 - rate)) <
             4 * deviation);
@@ -407,8 +409,8 @@ TEST_CASE("every primitive propagates a NaN or infinity in any operand to its re
         d.x[d.x.size() / 2] = nan;
         backend.Conv2dForward(s, d.x, d.w, d.b, a, y);
         CHECK(has_nan(y));
-        // The operands are finite, but their partial sums overflow in both directions, which gives
-        // Inf - Inf.
+        // The operands are finite. Their partial sums overflow in both directions, which gives Inf
+        // - Inf, that is, NaN.
         d = ConvData(s);
         for (std::size_t i = 0; i < d.w.size(); ++i)
           d.w[i] = i / static_cast<std::size_t>(s.filters) % 2 == 0 ? 3e38f : -3e38f;
@@ -485,15 +487,15 @@ TEST_CASE("MakeBackend refuses an impossible backend by name") {
 struct NormShape {
   std::int64_t rows, columns;
 };
-// The shapes have one row, one column, odd sizes, and several blocks of partial sums (65,536
-// elements each), of which the last one is short.
+// The shapes have one row, one column, odd sizes, or several blocks of partial sums. A block has
+// 65,536 elements, and the last block is shorter.
 const std::vector<NormShape>& NormShapes() {
   static const std::vector<NormShape> shapes = {{1, 3}, {7, 1}, {5, 17}, {3000, 64}, {70001, 3}};
   return shapes;
 }
 
-// Draws numbers far from zero. A variance that was computed from sums of squares would then lose
-// its significant digits.
+// Draws numbers far from zero. A variance that is computed from sums of squares would lose its
+// significant digits with such numbers.
 std::vector<float> DrawAround(std::uint64_t key, std::size_t n, float centre) {
   std::vector<float> values = Draw(key, n);
   for (float& v : values) v += centre;
@@ -552,7 +554,8 @@ TEST_CASE(
         CHECK(SameBits(y, again));
         backend.BatchNormInference(s.rows, s.columns, kEpsilon, x, g, b, m, v, told);
         CHECK(SameBits(y, told));
-        // If the gradient for the input is not requested, the other gradients must be the same.
+        // If the gradient for the input is not requested, the other gradients must have the same
+        // bits.
         std::vector<float> dg2(dg.size()), db2(db.size());
         backend.BatchNormBackward(s.rows, s.columns, kEpsilon, x, g, m, v, dy, {}, dg2, db2);
         CHECK((SameBits(dg, dg2) && SameBits(db, db2)));

@@ -1,5 +1,5 @@
-// Tests the contract of Backend: sums, copies, products of vectors, embeddings, and activations
-// inside layers are compared with their definitions in float64.
+// Tests the contract of Backend for sums, copies, products of vectors, embeddings, and activations
+// inside layers. The results are compared with the definitions in float64.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -264,7 +264,7 @@ TEST_CASE(
 
 TEST_CASE("gradients of a row are added in the order of examples, inputs and elements") {
   ForEachBackend([](Backend& backend) {
-    // In another order of the sum the 1 would be lost beside 1e8.
+    // If the sum were computed in another order, the 1 would be lost beside 1e8.
     const std::vector<std::int64_t> widths = {2, 1};
     const std::vector<std::uint32_t> position = {
         0, 0, 0, 0, 0, 0};  // input 0 has two ids for each of two examples, input 1 has one
@@ -300,7 +300,7 @@ TEST_CASE("the backward pass of a layer includes its activation") {
   ForEachBackend([](Backend& backend) {
     const std::size_t n = 7 * 5;
     const auto x = Draw(1, 7 * 9), w = Draw(2, 9 * 5), b = Draw(3, 5), dy = Draw(4, n);
-    // With only one window the convolution is the same product.
+    // With only one window, the convolution is the same matrix product.
     const Conv2dShape s{7, 3, 3, 1, 1, 1, 5, 3, 3, 1, 1, 0, 0, 0, 0};
     for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh,
                                Activation::kSigmoid, Activation::kSoftmax}) {

@@ -1,7 +1,7 @@
-// A program that has only a worker's thread pools. It computes on two threads, prints "idle", waits
-// until its standard input is closed, and prints how much CPU time the wait took, in microseconds.
-// With the argument `name` it prints the backend's name instead. Its main() begins like that of a
-// daemon.
+// A program that has only the thread pools of a worker. It computes on two threads, prints "idle",
+// and waits until its standard input is closed. Then it prints how much CPU time the wait took, in
+// microseconds. With the argument `name` it prints the backend's name instead. Its main() begins
+// like the main() of a daemon.
 #include <time.h>
 #include <unistd.h>
 

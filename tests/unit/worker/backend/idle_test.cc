@@ -1,6 +1,6 @@
-// Runs two workers on one host: the thread pool of an idle worker must use no CPU time. libgomp
-// reads its settings from the environment when it is loaded, so PrepareThreadPools executes the
-// program again. For the same reason the test needs a separate process.
+// Tests that the thread pool of an idle worker uses no CPU time, with two workers on one host.
+// libgomp reads its settings from the environment when it is loaded. Therefore PrepareThreadPools
+// executes the program a second time, and the test needs a separate process.
 #include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -27,8 +27,8 @@ std::string ReadLine(int fd) {
   return line;
 }
 
-// Returns the fraction of one core that the idle probe used while this process computed for a
-// while.
+// Returns the fraction of one core that the idle probe (idle_probe_main.cc) used while this process
+// computed for a while.
 double IdleShare(const char* policy) {
   std::vector<std::string> environment;
   for (char** e = environ; *e != nullptr; ++e) {
@@ -77,8 +77,8 @@ double IdleShare(const char* policy) {
 
 TEST_CASE("the thread pool of an idle worker leaves the cores to another worker") {
   CHECK(IdleShare(nullptr) < 0.05);
-  // The measurement must detect a pool that spins because the user has set the variable. A variable
-  // that is set is not changed.
+  // The measurement must detect a pool that spins because the user has set the variable.
+  // PrepareThreadPools does not change a variable that is set.
   CHECK(IdleShare("active") > 0.05);
 }
 
@@ -109,7 +109,7 @@ TEST_CASE(
   CHECK(allowed_in_thread(1, true) == all);
 }
 
-// Runs in another process, because oneDNN reads its limit only once.
+// The test runs in another process, because oneDNN reads its limit only once.
 TEST_CASE("the setting ONEDNN_MAX_CPU_ISA is kept unless it includes tiles") {
   const auto name = [](const std::string& isa) {
     FILE* const probe = ::popen(("ONEDNN_MAX_CPU_ISA=" + isa + " '" + evergrad::test::BinDir() +

@@ -1,4 +1,4 @@
-// Tests how `auto` finds the cloud, and when it stops searching.
+// Tests how the setting `auto` finds the cloud, and when it stops searching.
 #include "common/preemption/clouds/auto_watch.h"
 
 #include <catch2/catch.hpp>
@@ -57,7 +57,7 @@ TEST_CASE("auto: each round asks all three, and after five rounds the search end
     AutoWatch watch;
     watch.Begin();
     for (const char* wait : {" +1000ms", " +5000ms", " +15000ms", " +60000ms", ""}) {
-      // If the body may be a token, the watch tries it in its request for the instance.
+      // If the body may be a token, the watch uses it in its request for the instance.
       const bool token = IsAwsToken(useless.body) && useless.status == 200;
       CHECK(ShowTurn(watch.OnAnswer(useless)) == kToken);
       if (token) CHECK_THAT(ShowTurn(watch.OnAnswer(useless)), Catch::Contains("instance-id"));

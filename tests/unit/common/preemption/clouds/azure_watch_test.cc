@@ -40,7 +40,7 @@ TEST_CASE("azure: the name of the machine, then the events every second, until t
         std::vector<std::pair<std::string, std::string>>{{"Metadata", "true"}});
   const Turn events = watch.OnAnswer(Status(200, "spot_3"));
   CHECK(ShowTurn(events) == kEvents);
-  // the first request turns the service on
+  // Azure turns the service on at the first request, which therefore takes long.
   CHECK(events.next->request.timeout > std::chrono::minutes(2));
   const Turn next = watch.OnAnswer(Status(200, kNone));
   CHECK(ShowTurn(next) == kEvents + " +1000ms");
@@ -119,7 +119,7 @@ TEST_CASE("azure: an answer of no use is a failure, and the same question is ask
       const Turn turn = named.watch.OnAnswer(useless);
       CHECK_FALSE(turn.failure.empty());
       CHECK(ShowAsk(*turn.next) == kEvents + wait);
-      // the service is not turned on yet
+      // The service is not turned on yet.
       CHECK(turn.next->request.timeout > std::chrono::minutes(2));
     }
     CHECK(ShowTurn(named.watch.OnAnswer(Status(200, kNone))) == kEvents + " +1000ms");

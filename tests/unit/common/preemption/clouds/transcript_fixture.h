@@ -1,4 +1,6 @@
-// Transcripts of a watch: the test passes answers to it, and gets each turn as one line of text.
+// Helps to test a watch (the part that decides which requests are sent to a cloud's metadata
+// service). A test passes answers to the watch, and gets each turn of the watch as one line of
+// text.
 #pragma once
 
 #include <chrono>
@@ -27,8 +29,8 @@ inline Answer Silence(std::string failure = "timeout") {
   return answer;
 }
 
-// Returns a request as text: "GET /path token=… body", with "+5000ms" before it if it is sent after
-// that time.
+// Returns a request as text: "GET /path token=… body". If the request is sent after a delay, the
+// text is followed by the delay, for example " +5000ms".
 inline std::string ShowAsk(const Ask& ask) {
   std::string out = absl::StrCat(ask.request.method, " ", ask.request.path);
   for (const auto& [name, value] : ask.request.headers)
@@ -47,7 +49,7 @@ inline std::string ShowTurn(const Turn& turn) {
   return absl::StrCat(out, turn.next ? ShowAsk(*turn.next) : "end");
 }
 
-// Answers that no watch can use.
+// Returns answers that are of no use to any watch.
 inline std::vector<Answer> Useless() {
   return {Silence("timeout"),
           Silence("cannot connect: reason=Connection refused"),

@@ -1,9 +1,9 @@
 // A function table (cuda_abi.h) without a device. Its functions record their calls, so that a test
-// can compare the order of the calls of one part of the backend. The emulated device
+// can check the order of the calls that one part of the backend makes. The emulated device
 // (emulated_library.cc) computes results; this table computes nothing.
 //
-// Events, graphs and plans are named by the order in which they were made: e1, e2, g1, p1. There is
-// one log at a time.
+// Events, graphs and plans are named by their kind and the order in which they were made: e1, e2,
+// g1, p1. Only one log may exist at a time.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class CallLog {
     }();
     return &table;
   }
-  // Returns the calls since the last Take, such as "make_event e1, record 0 e1, …".
+  // Returns the calls since the previous Take, such as "make_event e1, record 0 e1, …".
   std::string Take() {
     std::string all;
     for (const std::string& call : calls_) absl::StrAppend(&all, all.empty() ? "" : ", ", call);
@@ -44,9 +44,10 @@ class CallLog {
     return all;
   }
 
-  // For each beginning of a call: the next such call fails once, with this kind of error.
+  // The keys are beginnings of calls. The next call with this beginning fails once, with this kind
+  // of error.
   std::map<std::string, std::int32_t> fail;
-  bool timed = false;               // events that measure time can be made
+  bool timed = false;               // whether events that measure time can be made
   bool all_passed = true;           // the answer to queries about events
   bool profiled = false;            // whether a profiler is attached
   std::vector<EgPlanInfo> offered;  // the answer to queries about plans
@@ -127,7 +128,7 @@ inline void CallLog::SetMemoryAndEvents(EgCudaApi& t) {
     return std::int32_t{EG_CUDA_OK};
   };
   t.milliseconds = [](EgEvent* from, EgEvent*, float* milliseconds, EgCudaError*) {
-    // Events that were made later measure shorter times.
+    // The later an event was made, the shorter is the time that it measures.
     *milliseconds = 100 - static_cast<float>(reinterpret_cast<std::uintptr_t>(from));
     return std::int32_t{EG_CUDA_OK};
   };
