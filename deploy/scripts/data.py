@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Fills the data folder without a network. The sources are Debian's dataset packages, the packed
-files in examples/data, sets computed from these, and random numbers from a fixed seed. Existing
-files are not changed. If a set is not available, the script prints its name and the reason, and
-makes no substitute.
+"""Fills the data folder, without a network: from Debian's dataset packages, from the packed files
+in examples/data, from data derived from these, and from a seed. Existing files are not changed. If
+a set is not available, the script prints its name and the reason, and makes no substitute.
 
   data.py --out data [set ...]             fills these sets; without a set, all except
                                            ml-latest-small, whose file is only checked

@@ -5,7 +5,7 @@ package of each library.
   sbom.py --root FOLDER --name NAME --version V --commit C --epoch SECONDS --out FILE
 
 The package of a library is the package that owns the file of the same name on this machine.
-(bundle.sh has copied the library from that file.)
+bundle.sh has copied the library from this file.
 """
 import argparse
 import datetime

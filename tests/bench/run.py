@@ -12,16 +12,16 @@ results.json, a list of {name, value, unit, reference_name, reference_value, rat
       on another machine: measures dense values and rows over TCP against these servers. The slots
       of tables are spread over all of them
 
-Every figure is printed with its reference. The reference is a rival that was measured in the same
-run, or the published figure of another system. For a rival, `ratio` is our figure divided by the
-rival's: the median over rounds, each of which measures both. `reach` is our target for `ratio`. A
-ratio below its target is marked, never hidden. Programs named *_bench print one such JSON object a
-line and run first. If there is no GPU, a part that needs one is skipped with the reason. A part
-that fails does not stop the others; the exit code is then 1.
+Every figure stands beside its reference. The reference is a rival that was measured in the same
+run, or the published figure of another system. For a rival `ratio` is the median of ours / rival's
+over interleaved rounds. `reach` is the ratio that we mean to reach; a ratio below it is marked,
+never hidden. Programs named *_bench print one such JSON object a line and run first. A part that
+needs a GPU is skipped with the reason if there is none. A part that fails does not stop the others;
+the exit code is then 1.
 
-Before each part, run.py prints about how long the remaining parts will take. The estimate uses the
-time that each part took on this machine in the previous run (OUT/seconds.json). Without such a time
-it uses the part's time on two cores, corrected by the speed of this run so far.
+Before each part run.py prints about how long the remaining parts will take. The estimate uses the
+time that each part took here the last time (OUT/seconds.json), or else its time on two cores,
+corrected by the speed of this run so far.
 """
 import argparse
 import glob

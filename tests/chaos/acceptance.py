@@ -4,19 +4,18 @@
   acceptance.py --bin build/release/bin --data data [--quick | --quality] [names …]
   acceptance.py --bin build/release/bin --data data --kills 20 [--seed S]
 
-At full size it trains the MLP on Fashion-MNIST with several clusters, where 2+3 stands for 2
-workers and 3 servers. With 1+1, 2+2 and 2+3 it must reach >= 86.0 %. With 2+2 and a copy of the
-training file that is sorted by class, it must reach >= 85.5 %. Then it trains every example on 2+2
-to the figure that the example's file states.
+At full size it trains the MLP on Fashion-MNIST with 1+1, 2+2 and 2 workers + 3 servers (>= 86.0
+%), and with 2+2 on a copy of the training file that is sorted by class (>= 85.5 %). Then it trains
+every example on 2+2 to the figure that the example's file states.
 
-`--quick` is one of the two parts that `./evergrad test` runs. It trains on the 12k subset with 2+2
-(>= 83.5 %), and takes the median of three seeds. Asynchronous Adam at one update of staleness
-reaches 85.0 % there, with a standard deviation of 1.1 points over seeds and runs. (A NumPy
-simulation agrees; its standard deviation without staleness is 0.9 points.) The median of three runs
-therefore misses the bound by chance in one case of thirty. If it does, six more seeds are run, and
-the median of all nine decides. In a 2+2 run of the MLP each server must hold >= 30 % of the bytes,
-and each worker must do >= 30 % of the steps. With several runs the median of these shares counts,
-because another process may delay one worker for a while.
+`--quick` is one of the two parts that `./evergrad test` runs: the 12k subset on 2+2 (>= 83.5 %),
+with the median of three seeds. Asynchronous Adam at one update of staleness reaches 85.0 % there,
+with a standard deviation of 1.1 points over seeds and runs. (A NumPy simulation agrees; its
+standard deviation without staleness is 0.9 points.) The median of three runs therefore misses the
+bound by chance in one case of thirty. In this case six more seeds are run, and the median of all
+nine decides. In a 2+2 run of the MLP each server must hold >= 30 % of the bytes, and each worker
+must do >= 30 % of the steps. With several runs the median of these shares counts, because another
+process may delay one worker for a while.
 
 `--quality` is the other part: the examples are trained briefly, and each must reach a bound that it
 misses if batch normalization, dropout, embeddings or an optimizer has an error. quality_errors.py

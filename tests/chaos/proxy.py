@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""A TCP proxy that makes a network bad in ways that a seed determines: delay, jitter, a narrow
-link, stalls, half-open connections, resets, and torn writes.
+"""A TCP proxy that makes a network bad, by seed: delay, jitter, a narrow link, stalls, half-open
+connections, resets, and torn writes.
 
   proxy.py --listen 127.0.0.1:0 --to 127.0.0.1:7000 [--seed 7] [--delay 5ms..200ms]
            [--rate 256KiB] [--split 1..100] [--stall 0.1%] [--stall-for 200ms..2s] [--reset 0.1%]
            [--half-open 5%] [--address-file FILE]
 
-Put it between any two tasks. Its address then becomes a task's --coordinator, or a server's
---advertise. The random choices of each connection depend on the seed and on the connection's
-number, and are separate for each direction. The same seed therefore gives the same choices, as long
-as the bytes arrive in the same pieces. Within a connection, bytes are never lost, changed or
-reordered, as TCP promises. A connection may be late, slow, silent or reset.
+Put it between any two tasks: its address becomes a task's --coordinator, or a server's --advertise.
+The random choices of each connection depend on the seed and on the connection's number, and are
+separate for each direction. The same seed therefore gives the same choices, as long as the bytes
+arrive in the same pieces. Within a connection bytes are never lost, changed or reordered, as TCP
+promises. A connection may be late, slow, silent or reset.
 
 After SIGUSR1 nothing passes in either direction, and new connections wait. SIGUSR2 ends this. On
 SIGINT or SIGTERM the proxy prints a summary of what it did.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Shows that the bounds of `acceptance.py --quality` catch errors. For each kind of error, it puts
-one error into a copy of the sources, builds the daemons, and trains the example that must notice
-the error. The example must miss its bound.
+"""Shows that the bounds of `acceptance.py --quality` catch errors. It puts one error of each kind
+into a copy of the sources, builds the daemons, trains the example that must notice the error, and
+expects the example to miss its bound.
 
   quality_errors.py --data data [--work build/quality-errors] [names …]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The fault scenarios on real daemons. Each scenario kills, stops or confuses a process and then
-requires exact counts of the updates.
+"""The fault scenarios on real daemons. Each one kills, stops or confuses a process and then demands
+exact counts.
 
   scenarios.py --bin build/release/bin [--seed S] [--chain CHAIN] [--long] [names …]
 
@@ -8,10 +8,10 @@ CHAIN is workers, poison, servers, checkpoints, network, proxy, coordinator, pow
 functions, jobs, loops, machines or checker.
 
 The scenarios of a chain run one after another on one cluster of two workers and two servers.
-`--long` runs each scenario in four forms: on 1+1 and on 2+2 (workers + servers), each on a fresh
-cluster and in the chain, with the daemons' default times. The seed is printed; the same seed
-repeats the choices. The environment variable SEED sets the seed. The environment variable KILLS
-sets the number of kills of scenario R1, in all its forms together (`make chaos SEED=7 KILLS=1000`).
+`--long` runs each scenario in four forms: on 1+1 and on 2+2, on a fresh cluster and in the chain,
+with the daemons' default times. The seed is printed; with the same seed the choices are repeated.
+The environment variables SEED and KILLS give the seed and the number of kills of R1, of all its
+forms together (`make chaos SEED=7 KILLS=1000`).
 """
 import argparse
 import contextlib

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Reads the include graph and checks the rules of the source tree (ARCHITECTURE.md, "Rooms"):
 
-  who includes whom  protos <- common <- {ps_server, worker, coordinator}, where `a <- b` means that b
-                     may include a. The roles never include each other. psctl includes only common
+  who includes whom  protos <- common <- {ps_server, worker, coordinator}, where `a <- b` means that
+                     b may include a. The roles never include each other. psctl includes only
+                     common
   pure rooms         ledgers, closures, membership, scheduler, plan, sharding, optimizer and
                      preemption/clouds have no threads, no files, no clock and no protobuf
   heavy headers      gRPC only inside common/transport/grpc; spdlog only in common/log; httplib only

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that the binaries that users run contain no part of a mutant (tests/mutants): no symbol,
-no name and no description of a mutant, and not the environment variable that chooses one.
+"""Checks that the binaries that users run contain no mutant (tests/mutants): no symbol of a mutant,
+no name of one, no sentence that describes one, and not the environment variable that chooses one.
 
   release_binaries.py --bin build/release/bin
 
-The same search must find every mutant in the faulty daemons, because a search that finds nothing
-anywhere would prove nothing. A missing program or tool is a failure, too.
+The same search must find every mutant in the faulty daemons; otherwise it would prove nothing. A
+missing program or tool is a failure, too.
 """
 import argparse
 import glob

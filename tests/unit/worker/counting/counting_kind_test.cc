@@ -33,8 +33,8 @@ TEST_CASE(
     count += done.metrics().sums(0).count();
   }
   CHECK(count == 2 * 90);
-  // Which shards (c, u) touches follows from the plan: shard s of counting/samples holds the
-  // examples 15 s to 15 s + 14.
+  // The plan determines which shards the update (c, u) touches: shard s of counting/samples holds
+  // the examples 15 s to 15 s + 14.
   std::set<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>> want, seen;
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
     for (std::uint32_t u = 0; u < stage.plan->Closure(ClosureId(c)).steps; ++u) {

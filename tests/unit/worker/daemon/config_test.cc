@@ -1,4 +1,4 @@
-// Tests settings of the worker that depend on the machine, and settings that are refused.
+// Tests the settings of the worker that depend on the machine, and settings that are refused.
 #include "worker/config.h"
 
 #include <catch2/catch.hpp>

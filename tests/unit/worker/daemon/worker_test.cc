@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Accepts sessions, answers each Hello with the result of `answer`, and keeps all messages that it
+// Accepts sessions, and answers each Hello with the result of `answer`. Keeps all messages that it
 // receives.
 class Coordinator {
  public:
@@ -220,7 +220,7 @@ TEST_CASE("a stop sends Leaving, returns work that has not begun, and may be rep
         shard.mutable_variable()->add_shape(40);
         shard.mutable_variable()->add_shape(1);
         shard.mutable_variable()->set_dtype(v1::DTYPE_FLOAT32);
-        return message;  // the message has no map, so nothing can begin
+        return message;  // the message has no shard map, so no attempt can begin
       },
       "0");
   REQUIRE(bench.coordinator.Next(v1::TaskMessage::kHeartbeat).has_heartbeat());
@@ -239,7 +239,7 @@ TEST_CASE("a stop sends Leaving, returns work that has not begun, and may be rep
   }
   CHECK(progress.state() == "waiting");
   bench.worker->Stop("SIGTERM");
-  // Next drops messages of other kinds. It therefore finds these messages only if Leaving came
+  // Next drops messages of other kinds. It therefore finds Leaving and Dropped only if Leaving came
   // first.
   CHECK(bench.coordinator.Next(v1::TaskMessage::kLeaving).leaving().reason() == "SIGTERM");
   CHECK(bench.coordinator.Next(v1::TaskMessage::kDropped).dropped().reason() == "draining");

@@ -1,4 +1,4 @@
-// Tests the order, the limits and the end of the batch reader, over a data set of numbers.
+// Tests the order, the limits and the end of the batch reader, with a data set of numbers.
 #include "worker/data/batch_reader.h"
 
 #include <atomic>
@@ -111,7 +111,7 @@ TEST_CASE("the next stream is read ahead within the buffer's limit, and waiting 
   reader.Open(1, data, 2, From(0));
   reader.Open(2, data, 5, From(50));
   for (int i = 0; i < 2; ++i) REQUIRE(Take(reader, 1).ok());
-  // Both batches of stream 1 and three batches of stream 2 are read. Then the reader pauses, and
+  // The reader reads both batches of stream 1 and three batches of stream 2. Then it pauses. It
   // counts the batches before it waits.
   runtime::WaitableEvent never;
   while (data->reads() < 5 || reader.buffered_batches() < 3 ||

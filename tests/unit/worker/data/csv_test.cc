@@ -116,7 +116,7 @@ TEST_CASE("an error in a record names file and line") {
   CHECK_THAT(std::string(status.message()), Catch::Contains("damaged data file"));
 }
 
-// A second, simple reader that follows the same rules, over a whole text.
+// A second, simple reader that follows the same rules. It reads a whole text at once.
 std::vector<Record> Dumb(const std::string& text, const std::string& separator) {
   std::vector<Record> records;
   std::size_t at = 0;
@@ -271,7 +271,7 @@ TEST_CASE(
   // Genf occurs only once, so it is not in the vocabulary. A missing value counts as an unseen one.
   CHECK(t.ints["city"] == std::vector<std::int64_t>{11, 10, 11, 10});
   CHECK(t.reals["filled"] == std::vector<float>{1.5f, -1, 1.5f, 2});
-  // A value equal to a bound belongs to the bucket above the bound.
+  // A value that is equal to a bound belongs to the bucket above this bound.
   CHECK(t.ints["age"] == std::vector<std::int64_t>{1, 2, 3, 0});
   CHECK(t.reals["w"] == std::vector<float>{1, 1.75f, 2, -1.5f, 0.5f, 50.5f, 0, 0.5f});
   CHECK(t.reals["log"] ==
@@ -280,10 +280,10 @@ TEST_CASE(
   CHECK(t.ints["bucket"][0] == t.ints["bucket"][2]);
   CHECK(t.ints["bucket"][0] != t.ints["bucket"][1]);
   for (const std::int64_t bucket : t.ints["bucket"]) CHECK((bucket >= 0 && bucket < 1000));
-  // The buckets of texts and numbers must be the same in every release.
+  // The bucket of a text or number must be the same in every release.
   CHECK(t.ints["bucket"][0] == static_cast<std::int64_t>(random::KeyOf(0, "7") % 1000));
 
-  // Examples can be read in any order. A number beyond the last example must be refused.
+  // Examples can be read in any order. The reader must refuse a number beyond the last example.
   std::vector<std::int64_t> user(3);
   std::vector<std::span<std::byte>> to(8);
   std::vector<std::vector<std::byte>> rest;
@@ -297,7 +297,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the hash of a text or an integer is the one that docs/data.md specifies") {
-  // These are the values in the documentation: other programs must compute the same ids.
+  // These values are in the documentation, so that other programs can compute the same ids.
   struct Vector {
     const char* text;
     const char* type;
@@ -383,7 +383,7 @@ TEST_CASE(
   CHECK(ReadAll(**eval).ints["w"] == std::vector<std::int64_t>{0, 3, 1, 0, 2});
   CHECK(NeedsTrain(fields));
   CHECK_FALSE(NeedsTrain({Field("w", "string", {"0"}, {Hash(3)})}));
-  // Many words are equally frequent, and come in an order that is not that of the words.
+  // Many words have the same frequency. In the file they are not in alphabetical order.
   std::string words;
   for (int i = 0; i < 500; ++i) absl::StrAppend(&words, 1000 + i * 7 % 500, "\n");
   Write(folder / "train.csv", words);
@@ -529,8 +529,8 @@ TEST_CASE("an error quotes at most sixteen escaped characters of a file") {
   CHECK_THAT(fault("root:" + hash + "\n", Field("f", "int", {"1"}), false),
              Catch::Contains("expected an integer of 64 bits, got `$6$salt$01234567…`"));
   fault("root:" + hash + "\n", Field("f", "string", {"1"}, {Map({{"yes", 1}})}), false);
-  // In the first message the name is that of a column. In the second it is the column that the
-  // reader suggests.
+  // In the first message the name is that of a column. In the second message it is a column that
+  // the reader suggests.
   CHECK_THAT(fault("a:" + hash + "\n1:x\n", Field("f", "int", {"1"}), true),
              Catch::Contains("x.csv:2:$6$salt$01234567…: field `f`"));
   CHECK_THAT(fault("a:" + hash + "\n1:x\n", Field("f", "int", {hash.substr(0, 10)}), true),
@@ -560,11 +560,11 @@ TEST_CASE("a header that resembles an example causes a warning, and a real heade
   CHECK(
       warnings("5.1,b,c\n4.9,3.0,0\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})})
           .empty());
-  // A field was found by its name, so there is a real header.
+  // A field was found by the name of its column, so the file has a real header.
   CHECK(warnings("2019,b\n4,5\n", {Field("x", "float", {"0"}), Field("y", "int", {"b"})}).empty());
   CHECK(warnings("0,1,2\n4,5,6\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})})
             .empty());  // the header only numbers the columns
-  // From fields of type string nothing can be concluded.
+  // A field of type string does not show whether the first line is a header.
   CHECK(warnings("yes\nno\n", {Field("x", "string", {"0"}, {Vocabulary(1)})}).empty());
 }
 

@@ -33,7 +33,7 @@ std::string Gzip(const std::string& text) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Returns all bytes of the file, read `step` bytes at a time, or the error.
+// Returns all bytes of the file, or the error. The file is read `step` bytes at a time.
 absl::StatusOr<std::string> All(const std::string& path, std::size_t step = 7,
                                 const fs::Roots& roots = {}) {
   auto file = DataFile::Open(path, roots, "a csv file");
@@ -145,7 +145,7 @@ TEST_CASE(
                     .replace(std::string(status.message()).find(folder / name),
                              (folder / name).size(), "PATH"));
   }
-  REQUIRE(said.size() == 1);  // there is one message for all files
+  REQUIRE(said.size() == 1);  // one message is logged for all files
   CHECK_THAT(
       *said.begin(),
       Catch::Contains(

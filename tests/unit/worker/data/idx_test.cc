@@ -1,5 +1,5 @@
-// Tests idx files. Every fault must be a user error that names the file, the offset, and what was
-// expected. The test makes the files.
+// Tests idx files, which the test makes. Every fault must be a user error that names the file, the
+// offset, and what was expected.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
@@ -233,7 +233,7 @@ TEST_CASE("the fingerprint depends exactly on the contents of both files") {
   const std::string before = (*first)->Fingerprint();
   CHECK_THAT(before,
              Catch::Contains("images: size=46 sha256=") && Catch::Contains("labels: size="));
-  // Copies of the files get a later modification time.
+  // The copies of the files have a later modification time.
   TempFolder copy;
   WritePlain(copy / "labels", Labels());
   WritePlain(copy / "images", Images());

@@ -1,5 +1,5 @@
-// Tests jsonl files: every value must be converted and transformed as in a csv file with the same
-// data. Every fault must be a user error that names file:line and the member.
+// Tests jsonl files. Every value must be converted and transformed like the same value in a csv
+// file. Every fault must be a user error that names file:line and the member.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// Tests that a worker implements each format and each transform of job files that
-// common/data_formats describes.
+// Tests that a worker implements each format and each transform that common/data_formats describes
+// for job files.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <set>

@@ -1,5 +1,5 @@
-// Tests generated examples: the same seed must give the same examples in any order, they must have
-// the requested distribution, and a model must be able to learn from them.
+// Tests generated examples. The same seed must give the same examples, in whatever order they are
+// read. They must have the requested distribution, and a model must be able to learn from them.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -171,8 +171,8 @@ TEST_CASE("images have the given shape, and labels of many classes depend on the
     ++counts[static_cast<std::size_t>(l)];
   }
   for (const double count : counts) CHECK(count == Approx(kExamples / kClasses).epsilon(0.15));
-  // The class is a rising linear function of the numbers. Therefore at least one number separates
-  // the classes better than chance.
+  // The class is a rising linear function of the numbers. Therefore at least one of the numbers
+  // predicts the class better than chance.
   double best = 0;
   for (std::size_t j = 0; j < 12; ++j) {
     double product = 0, square = 0;

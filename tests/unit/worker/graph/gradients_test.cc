@@ -31,15 +31,15 @@ std::vector<float> Floats(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-// The tolerated rounding errors. `loss` is relative. `length` limits the length of the difference
-// between the gradients of a variable, relative to the gradient's length (16 bits only). An element
-// may differ by the fraction `element` and by `absolute`.
+// The rounding errors that are tolerated. `loss` is relative. `length`, for 16 bits only, limits
+// the length of the difference between the two gradients of a variable, relative to the gradient's
+// length. An element may differ by the fraction `element` plus `absolute`.
 struct Tolerance {
   double loss = 1e-5, length = 0, element = 2e-5, absolute = 2e-8;
 };
 constexpr Tolerance kNarrowTolerance = {2e-2, 2e-2, 0.1, 5e-4};
 
-// The shape rules of common/layers must give the shapes of the float64 forward pass.
+// Checks that the shape rules of common/layers give the shapes that the float64 forward pass has.
 void CheckShapes(const config::ModelSpec& model, const ReferenceResult& reference) {
   for (const config::LayerSpec& layer : model.layers) {
     INFO(layer.name);
@@ -55,8 +55,8 @@ void CheckShapes(const config::ModelSpec& model, const ReferenceResult& referenc
   }
 }
 
-// A case with random weights, rows and examples: in float32 for the graph, and in float64 for the
-// reference. All numbers are first rounded to float32, so that both sides compute with the same
+// A test model with random weights, rows and examples: in float32 for the graph, and in float64 for
+// the reference. All numbers are first rounded to float32, so that both sides compute with the same
 // numbers.
 class GradientCheck {
  public:
@@ -68,7 +68,8 @@ class GradientCheck {
     DrawLabels();
     DrawRows();
   }
-  // Compares the results of a training step, and those of an evaluation without dropout.
+  // Compares the results of a training step, and then those of an evaluation, in which dropout has
+  // no effect.
   void Run(Backend& backend, float loss_scale) {
     HostStep steps(&graph_, &backend);
     graph_.SetLossScale(loss_scale);
@@ -100,7 +101,7 @@ class GradientCheck {
     for (const Variable& variable : graph_.variables()) {
       std::vector<float>& drawn = weights32_.emplace_back(
           Floats(Draw(random::KeyOf(1, variable.name), variable.shape.elements())));
-      // Moving averages must be above 0, because one of them is a variance.
+      // A moving average must be above 0, because it may be a variance.
       if (variable.is_moving_average())
         for (float& v : drawn) v = std::abs(v) + 0.125f;
       weights_.emplace_back(drawn.begin(), drawn.end());
@@ -221,8 +222,8 @@ class GradientCheck {
   const Tolerance& tolerance_;
   std::vector<std::vector<double>> weights_;
   ReferenceBatch batch_;
-  // The same numbers in the form in which the graph takes them, and the graph's gradients. The
-  // spans refer to the vectors.
+  // The same numbers in the form that the graph needs, and the gradients of the graph. The spans
+  // refer to the vectors.
   std::vector<std::vector<float>> weights32_, gradients32_, inputs32_, rows32_, row_gradients32_;
   std::vector<std::vector<std::int64_t>> ids_;
   std::vector<float> labels32_;
@@ -251,8 +252,8 @@ void Check(const GradientCase& c, std::int64_t size, Backend& backend,
 
 #ifdef EG_CONTRACT_ON_GPU  // set in tests/unit/worker/backend/gpu
 
-// Returns one backend for all models, because opening a device is slow. It is null if there is no
-// GPU.
+// Returns one backend that all models use, because opening a device is slow. It is null if there is
+// no GPU.
 std::unique_ptr<Backend> Gpu() {
   if (const auto choice = ChooseDevice("gpu", ""); !choice.ok()) {
     std::printf("\nskipped: no GPU: %s\n", std::string(choice.status().message()).c_str());
@@ -327,7 +328,7 @@ TEST_CASE(
   for (const GradientCase& c : GradientCases()) Check(c, 4, **MakeBackend(EmulatedGpu()));
 }
 
-// Runs on every backend that supports 16 bits. The loss scale must not affect any result.
+// The case runs on every backend that supports 16 bits. The loss scale must not affect any result.
 TEST_CASE(
     "gradients in mixed precision equal central differences up to rounding, for any loss scale") {
   const std::vector<std::function<std::unique_ptr<Backend>()>> backends = {

@@ -11,7 +11,7 @@ namespace {
 
 using namespace test;
 
-// Returns the nodes of a valid model.
+// Returns the graph nodes of a model that must be valid.
 GraphNodes NodesOf(const config::ModelSpec& model, Precision precision = Precision::kFloat32) {
   const std::unique_ptr<Backend> backend = *MakeBackend({"cpu", 1});
   auto nodes = GraphBuilder(*backend, precision).Build(model);
@@ -31,8 +31,8 @@ const GraphStorage& StorageOf(const GraphNodes& nodes, const std::string& name) 
   return nodes.StorageOf(IndexOf(nodes, name));
 }
 
-// The model is x -> a -> {flat -> b, drop -> c} -> sum. `a` has two consumers, one of them through
-// `flat`, which is a view.
+// The model is x -> a -> {flat -> b, drop -> c} -> sum. `a` has two consumers: `drop`, and `b`
+// through `flat`, which is a view of `a`.
 config::ModelSpec Fork() {
   config::ModelSpec model;
   model.inputs = {{"x", {4}}};
@@ -119,7 +119,7 @@ TEST_CASE(
   CHECK_FALSE(StorageOf(nodes, "c").cast_wanted);
   CHECK(nodes.CastTypeOf(StorageOf(nodes, "x")) == Element::kBFloat16);
   CHECK(nodes.CastTypeOf(StorageOf(nodes, "drop")) == Element::kFloat32);
-  // Products read their kernels in 16 bits, and their biases in float32.
+  // Products read their kernels as 16 bits, and their biases as float32.
   CHECK(nodes.IsNarrowed(nodes.layers[0], 0));
   CHECK_FALSE(nodes.IsNarrowed(nodes.layers[0], 1));
   CHECK_FALSE(nodes.IsNarrowed(nodes.layers[4], 4));

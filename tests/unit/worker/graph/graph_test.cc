@@ -355,8 +355,8 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
     CHECK(graph.status().code() == absl::StatusCode::kInvalidArgument);
     CHECK(BlameOf(graph.status()) == Blame::kUser);
   }
-  // If the product of a shape overflows, or a shape has too many axes, the graph is refused with
-  // the message about the shape.
+  // If the product of the dimensions overflows, or a shape has too many axes, the graph is refused
+  // with the message about the shape.
   config::ModelSpec model = Small();
   model.inputs[0].shape = {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
   CHECK(BlameOf(Graph::Build(model, backend.get()).status()) == Blame::kUser);
@@ -446,7 +446,7 @@ TEMPLATE_TEST_CASE("a NaN or Inf in weights, inputs or gradients clears `finite`
     bench.inputs[0][7] = std::nanf("");
     CHECK_FALSE(bench.Train()->finite);
   }
-  // The loss is finite, but a gradient is not: only the kernel's gradient contains 1e30 * 1e30.
+  // The loss is finite, but a gradient is not: 1e30 * 1e30 appears only in the kernel's gradient.
   config::ModelSpec model = Small();
   model.metrics.clear();
   model.layers = {DenseSpec("b", "x", 1)};
@@ -539,7 +539,7 @@ TEMPLATE_TEST_CASE(
   const double evaluated = bench.Evaluate()->loss_sum;
   CHECK(evaluated == bench.Evaluate()->loss_sum);
   CHECK(evaluated != first);
-  // A seed that is set for the layer must give other masks.
+  // If the layer sets a seed, it must draw other masks.
   model.layers[1].seed = 9;
   Bench seeded(model);
   seeded.Fill(6);
@@ -562,7 +562,7 @@ TEST_CASE(
   REQUIRE(train(10).ok());
   const absl::Status refused = train(1500).status();
   CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
-  // The 64 bytes are those of 5 + 3 outputs and their gradients. The inputs, labels, weights and
+  // The 64 bytes are for the 5 + 3 outputs and their gradients. The inputs, labels, weights and
   // gradients of the model are already allocated.
   CHECK_THAT(std::string(refused.message()),
              Catch::StartsWith("out of memory for a batch: examples=1500 bytes_per_example=64 "
@@ -571,8 +571,8 @@ TEST_CASE(
   CHECK(train(900).ok());
   CHECK(train(1500).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(train(10).ok());
-  // Even the inputs do not fit. The message must state how many examples may fit if their inputs
-  // are allocated twice.
+  // Not even the inputs fit. The message must state how many examples may fit if their inputs are
+  // allocated twice.
   const absl::Status inputs = train(8000).status();
   CHECK_THAT(std::string(inputs.message()),
              Catch::StartsWith("out of memory for a batch: examples=8000 bytes_per_example=104 "
@@ -609,8 +609,8 @@ TEST_CASE(
   CHECK(train(20).ok());
 }
 
-// Runs steps over a stream of batches. Each batch has its own memory, which is overwritten once the
-// step may have released it.
+// Runs steps over a stream of batches. Each batch has its own memory. The memory is overwritten as
+// soon as the step may have released it.
 template <typename Bring>
 std::vector<std::vector<float>> TrainStream(Backend* backend, std::uint64_t* ahead, Bring bring) {
   const auto graph = *Graph::Build(SmallCnnModel(), backend);
@@ -670,7 +670,7 @@ TEST_CASE("a batch uploaded before its step, during or after the step before, ch
                         return done;
                       }) == want);
     CHECK(ahead == 11);
-    // Every third batch is uploaded twice. After every fourth, another batch is uploaded that is
+    // Every third batch is uploaded twice. After every fourth batch, a batch is uploaded that is
     // not the next one.
     std::vector<float> other(4 * 28 * 28, 7.0f);  // as large as the largest batch
     CHECK(TrainStream(&changed, &ahead,

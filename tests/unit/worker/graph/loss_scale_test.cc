@@ -7,9 +7,9 @@
 namespace evergrad::worker {
 namespace {
 
-// Runs a transcript. `finite N` is N finite steps, and `overflow` is a step that overflows. `fails`
-// is a step that is not finite, although the scale is not the cause. `expect SCALE FINITE_STEPS
-// OVERFLOWS` checks the state.
+// Plays a list of steps and checks. `finite N` is N finite steps, and `overflow` is a step that
+// overflows. `fails` is a step that is not finite for another reason than the scale. `expect SCALE
+// FINITE_STEPS OVERFLOWS` checks the state.
 void Play(const std::string& transcript) {
   LossScale scale;
   std::istringstream lines(transcript);
@@ -44,7 +44,8 @@ TEST_CASE(
       "expect 32768 0 0   finite 1999 expect 32768 1999 0   finite 1 expect 65536 0 0   finite "
       "2000 expect 131072 0 0");
   Play("overflow expect 16384 0 1   overflow overflow expect 4096 0 3");
-  // An overflow ends a sequence of finite steps, and the count must begin again.
+  // An overflow ends a sequence of finite steps. The count of finite steps must then begin again at
+  // 0.
   Play(
       "finite 1999 overflow expect 16384 0 1   finite 1999 expect 16384 1999 1   finite 1 expect "
       "32768 0 1");

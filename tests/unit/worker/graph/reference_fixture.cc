@@ -43,7 +43,7 @@ void Activate(const std::string& name, std::int64_t columns, std::vector<double>
   }
 }
 
-// The rule of TensorFlow's documentation: out = ceil(in / stride), and the smaller half of the
+// The rule is from TensorFlow's documentation: out = ceil(in / stride), and the smaller half of the
 // padding comes first.
 void Axis(std::int64_t in, std::int64_t window, std::int64_t stride, const std::string& padding,
           std::int64_t& out, std::int64_t& before) {
@@ -172,8 +172,8 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model,
                    (layer.center ? layer.beta_l2 * beta[c] * beta[c] : 0);
       const bool of_batch = layer.type == "batch_normalization";
       y = x;
-      // Returns the position of element i of group g. A group is a channel with its rows, or a row
-      // with its channels.
+      // `at` returns the position of element i of group g. A group is a channel with its rows, or a
+      // row with its channels.
       const std::size_t groups = of_batch ? columns : rows, members = of_batch ? rows : columns;
       const auto at = [&](std::size_t g, std::size_t i) {
         return of_batch ? i * columns + g : g * columns + i;
@@ -495,8 +495,8 @@ std::vector<GradientCase> GradientCases() {
        Model({{"x", {3}}}, {regular(DenseSpec("a", "x", 4, "tanh")), DenseSpec("b", "a", 2)},
              {sparse("b")}),
        2});
-  // A parameter that only shifts the input of a batch normalization has no gradient, so nothing
-  // could be compared.
+  // A parameter that only shifts the input of a batch normalization has no gradient, so there would
+  // be nothing to compare.
   config::LayerSpec without_beta = PlainSpec("n", "batch_normalization", "x");
   without_beta.center = false, without_beta.gamma_l2 = 0.1;
   cases.push_back({"batch normalization of vectors, first and in the middle",

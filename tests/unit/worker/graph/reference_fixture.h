@@ -1,6 +1,6 @@
 // A second, simple implementation of a model. It has only the forward pass, in float64, with one
-// loop per formula, written directly from the definitions. The tests compare its central
-// differences with the float32 gradients of the backend.
+// loop for each formula, written directly from the definitions. The tests compute central
+// differences with it, and compare them with the float32 gradients of the backend.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,26 @@ struct ReferenceBatch {
   std::int64_t size = 0;
   std::vector<std::vector<double>> inputs;  // including inputs of ids
   std::vector<double> labels;
-  // The rows of each table, by table and id.
+  // The rows of each embedding table, by table and id.
   std::map<std::string, std::map<std::int64_t, std::vector<double>>> tables;
 };
 struct ReferenceResult {
   double loss_sum = 0;
   std::int64_t correct = 0;
-  // The values with which a training step updates the moving averages, by variable.
+  // The values that a training step would write into the moving averages, by variable.
   std::map<std::string, std::vector<double>> moving;
   // The shape of one example, by the name of the input or layer.
   std::map<std::string, std::vector<std::uint64_t>> shapes;
 };
 
-// Computes the model. The weights have the order of the plan. Dropout draws its masks only if
+// Computes the model. The weights are in the order of the plan. Dropout draws masks only if
 // `training`.
 ReferenceResult ReferenceForward(const config::ModelSpec& model,
                                  const std::vector<std::vector<double>>& weights,
                                  const ReferenceBatch& batch, bool training,
                                  std::uint64_t dropout_key);
 
-// One of the models that together have every layer type, activation and loss.
+// One of the test models. Together they have every layer type, activation and loss.
 struct GradientCase {
   std::string name;
   config::ModelSpec model;
@@ -45,7 +45,8 @@ struct GradientCase {
 
 std::vector<GradientCase> GradientCases();
 
-// These functions make specs with the defaults of the parser.
+// These functions make specs of layers. Settings that are not parameters have the defaults of the
+// parser.
 config::LayerSpec DenseSpec(const std::string& name, const std::string& input, std::uint64_t units,
                             const std::string& activation = "linear");
 config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input,
@@ -64,7 +65,7 @@ config::LayerSpec DropoutSpec(const std::string& name, const std::string& input,
 config::LossSpec LossOf(const std::string& type, const std::string& output,
                         bool from_logits = false);
 
-// Makes a batch_normalization, layer_normalization or global_average_pooling2d.
+// Makes the spec of a batch_normalization, layer_normalization or global_average_pooling2d.
 config::LayerSpec PlainSpec(const std::string& name, const std::string& type,
                             const std::string& input);
 config::LayerSpec MergeSpec(const std::string& name, const std::string& type,

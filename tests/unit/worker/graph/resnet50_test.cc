@@ -1,6 +1,6 @@
-// Tests that configs/examples/resnet50.yaml is Keras' ResNet50. It compares the number of
-// parameters, both counted and computed from the layers, and the shapes, and runs one step on the
-// CPU.
+// Tests that configs/examples/resnet50.yaml is the same model as Keras' ResNet50. It compares the
+// shapes and the number of parameters, which it both counts and computes from the layers. It also
+// runs one step on the CPU.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -24,8 +24,8 @@ config::ModelSpec Resnet50() {
   return parsed.spec->model;
 }
 
-// Returns the number of values of a convolution with a bias and of the batch normalization after
-// it, which has gamma, beta, the moving mean and the moving variance.
+// Returns the number of trained values of a convolution with a bias and of the batch normalization
+// after it.
 std::uint64_t Trained(std::uint64_t kernel, std::uint64_t in, std::uint64_t out) {
   return kernel * kernel * in * out + out + 2 * out;
 }
@@ -97,7 +97,8 @@ TEST_CASE(
   CHECK(result->loss_sum / 2 == Approx(std::log(1000.0)).epsilon(0.15));
   for (std::size_t v = 0; v < gradients.size(); ++v) {
     INFO(graph->variables()[v].name);
-    // A bias before a batch normalization has no effect. Its gradient consists of rounding errors.
+    // A bias in front of a batch normalization has no effect. Its gradient has only rounding
+    // errors.
     double sum = 0;
     for (const float g : gradients[v]) sum += std::fabs(g);
     CHECK(std::isfinite(sum));

@@ -52,7 +52,7 @@ TEST_CASE("a lookup lists each id once, in order of first appearance, with its p
   const auto rows = (*graph)->Lookup(batch);
   REQUIRE(rows.ok());
   CHECK((*rows)[0].ids == std::vector<std::int64_t>{5, 7, std::int64_t{1} << 62, 9});
-  // The positions are those of movies first, and then those of users.
+  // The positions of movies come first, and then those of users.
   CHECK((*rows)[0].position == std::vector<std::uint32_t>{0, kAbsent, 1, 2, 0, 0, 1, 3});
   CHECK((*rows)[1].position.size() == 8);
   batch.inputs[0] = x;
@@ -136,7 +136,7 @@ TEST_CASE("a model whose tables and inputs do not fit is a user's error") {
              Catch::Contains("unknown metric `precision`"));
 }
 
-// The arguments of a kernel list its inputs, and their size is limited.
+// A GPU kernel gets the list of its inputs as arguments, whose size is limited.
 TEST_CASE(
     "an embedding or factorization machine with more inputs than a GPU allows is a user's error "
     "when it is built") {
@@ -171,7 +171,7 @@ TEST_CASE(
   }
 }
 
-// A random batch. Its number of different rows varies.
+// A random batch. The number of different rows varies from batch to batch.
 struct Drawn {
   std::vector<std::int64_t> users, movies;
   std::vector<float> x, labels;
@@ -231,7 +231,7 @@ TEST_CASE(
     INFO(got.status().ToString());
     REQUIRE(got.ok());
     CHECK(got->finite);
-    // Runs the same batch as the first step of another device, which has never seen another batch.
+    // Runs the same batch as the first step of another device, which has never run another batch.
     const auto other = *MakeBackend(EmulatedGpu());
     const std::unique_ptr<Graph> fresh = *Graph::Build(model, other.get());
     const auto put = [&](std::span<const std::byte> bytes) {
@@ -272,11 +272,11 @@ TEST_CASE(
                     std::as_writable_bytes(std::span(back)));
     CHECK(back == kernel_gradient);
   }
-  CHECK(sizes.size() > 5);  // otherwise the test would show nothing
+  CHECK(sizes.size() > 5);  // otherwise the test would prove nothing
   const DeviceUse use = *device->device_use(false);
   INFO(use.eager << " eager, " << use.captures << " captured, " << use.replays << " replayed");
   CHECK(use.replays >= kSteps - 12);
-  // The same holds for evaluation.
+  // The same must be true for evaluation.
   for (std::uint64_t i = 0; i < 8; ++i) {
     const Drawn drawn(*graph, i, 48);
     REQUIRE(steps.Evaluate({kernel, bias}, drawn.rows(), drawn.batch).ok());
@@ -284,7 +284,7 @@ TEST_CASE(
   CHECK(device->device_use(false)->replays >= use.replays + 5);
 }
 
-// A step of HostStep in which each variable and table is sent in a type of its own. It is compared
+// A step of HostStep in which each variable and each table is sent in its own type. It is compared
 // with the same step in float32, for which the test itself converts the values.
 struct Travel {
   std::vector<tensor::WireType> types;  // the types of the variables, then those of the tables

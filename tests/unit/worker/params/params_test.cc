@@ -1,5 +1,5 @@
-// Tests how variables are partitioned, assembled and partitioned again: the checks of the layout,
-// the cache of pulls, weights and gradients.
+// Tests how variables are divided into partitions, assembled, and divided again. The subjects are
+// the checks of the layout, the cache of pulls, weights and gradients.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -45,8 +45,8 @@ v1::Plan Small() {
                  {3, 2, "scale", {}, 0, 1}});
 }
 
-// Returns an answer for one shard with the values first, first+1, … They are in a frame, at the
-// offset of a section, which is aligned to 64 bytes.
+// Returns an answer for one shard with the values first, first + 1, … The values are in a frame, at
+// the offset of a section, which is aligned to 64 bytes.
 PulledShard Pulled(std::uint32_t shard, std::uint64_t elements, float first, std::uint64_t vlsn,
                    std::uint64_t frame_extra = 0, std::size_t misalign = 0) {
   auto frame = std::make_shared<tensor::AlignedBuffer>(64 + misalign + elements * 4 + frame_extra);
@@ -129,7 +129,8 @@ TEST_CASE(
   CHECK(spans[2][0] == 300);
   CHECK(cache.Take().empty());
 
-  // Of two answers for one shard the newer must be kept, and the other shards must not change.
+  // If the cache gets two answers for one shard, it must keep the newer one. The other shards must
+  // not change.
   REQUIRE(cache.Accept(Pulled(2, 4, 500, 2)).ok());
   REQUIRE(cache.Accept(Pulled(2, 4, 600, 3)).ok());
   auto taken = cache.Take();
@@ -159,7 +160,7 @@ TEST_CASE("a variable of one shard is read in its frame, unless the frame is lar
   CHECK(weights.Spans()[0][63] == 72);
 }
 
-// Provides memory for `left` requests, then none, and counts the requests.
+// Provides memory for the first `left` requests and none after that. Counts the requests.
 struct Rooms {
   int left = 1000, asked = 0;
   Allocator Hand() {
@@ -200,14 +201,14 @@ TEST_CASE(
   const float* const before = all(0, 1)[0].data();
   CHECK(rooms.asked == 3);  // one request for each variable
   CHECK(kernel() == std::vector<float>{0, 1, 2, 3, 4, 5, 200, 201, 202, 203});
-  // Memory that a step may still read must not be written to.
+  // The cache must not write to memory that a step may still read.
   REQUIRE(cache.Accept(Pulled(0, 6, 50, 2)).ok());
   CHECK(kernel() == std::vector<float>{0, 1, 2, 3, 4, 5, 200, 201, 202, 203});
   CHECK(cache.Take()[0].values.bytes.data() != reinterpret_cast<const std::byte*>(before));
   CHECK(all(7, 3)[0].data() != before);
 
-  // An answer for one shard must be combined with the others, even if it is in a frame of its own.
-  // Of two answers the newer must be used.
+  // An answer for one shard must be combined with the other shards, even if it is in a frame of its
+  // own. If there are two answers, the newer one must be used.
   REQUIRE(cache.Accept(Pulled(2, 4, 500, 4)).ok());
   REQUIRE(cache.Accept(Pulled(2, 4, 600, 5)).ok());
   weights.Absorb(cache.Take());
@@ -217,8 +218,8 @@ TEST_CASE(
   CHECK(kernel() == std::vector<float>{30, 31, 32, 33, 34, 35, 600, 601, 602, 603});
   all(0, 7);
 
-  // Memory is refused for both variables, or only for the second. Then the values must be used in
-  // the frames.
+  // Memory is refused for both variables, or only for the second. The values must then be used
+  // where they are, in the frames.
   rooms.left = 0;
   REQUIRE(cache.Accept(Pulled(0, 6, 70, 8)).ok());
   rooms.left = 1;

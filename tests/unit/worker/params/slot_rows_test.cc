@@ -14,8 +14,8 @@
 namespace evergrad::worker {
 namespace {
 
-// Returns a plan with one dense variable in two shards, and then `slots` slots. The tables have
-// these dimensions.
+// Returns a plan with one dense variable in two shards, and then `slots` slots. `dimensions` has
+// the dimension of each table.
 v1::Plan PlanOf(const std::vector<std::uint32_t>& dimensions, std::uint32_t slots) {
   v1::Plan plan;
   for (std::uint32_t i = 0; i < 2; ++i) {
@@ -110,7 +110,7 @@ TEST_CASE(
   const auto rows = std::make_shared<const SlotRows>(
       layout, std::vector<std::span<const std::int64_t>>{ids[0], ids[1], ids[2]});
 
-  // Returns each element of the row of `id` in the server's table `table`.
+  // Returns the value of each element of the row of `id` in the server's table `table`.
   const auto element = [](std::uint32_t table, std::int64_t id) {
     return static_cast<float>(id % 60 * 4 + table);
   };  // the numbers are exact in all types
@@ -159,7 +159,7 @@ TEST_CASE(
       for (std::uint32_t d = 0; d < dimensions[t]; ++d)
         REQUIRE(got[t].floats()[i * dimensions[t] + d] == element(t, ids[t][i]));
   }
-  // Rows that are sent must have the order of the ids that are sent with them.
+  // The rows must be sent in the order of the ids that are sent with them.
   CHECK(rows->ToWire(&got) == -1);
   const tensor::AlignedBuffer out = rows->Gather(got);
   CHECK(out.size() == rows->wire_bytes());

@@ -21,7 +21,8 @@ Work Train(std::uint64_t c, Attempt attempt) {
 const UpdateIndex u0{0}, u1{1};
 const ShardId p0{0}, p1{1};
 
-// Returns a book that runs attempt 1 of closure 0 under V=5. Update 0 is unsettled at p0 and p1.
+// Returns a book that runs attempt 1 of closure 0 under the map version 5. Update 0 is not settled
+// yet at the shards p0 and p1.
 AttemptBook Running() {
   AttemptBook book;
   book.OnMap(Map(V(5)));

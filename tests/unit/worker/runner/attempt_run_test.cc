@@ -1,4 +1,4 @@
-// Tests single runs of attempts. The test acts as the owner and triggers every event.
+// Tests single runs of attempts. The test acts as the owner of the run, and triggers every event.
 #include "worker/runner/attempt_run.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@
 namespace evergrad::worker {
 namespace {
 
-// Releases the run in each call, like the runner.
+// Releases the run in each call, as the runner does.
 struct Owner final : AttemptOwner {
   void ReportDone(bool send_now) override { End(send_now ? "done" : "done, to be sent later"); }
   void Fail(const absl::Status& status) override { End(std::string(status.message())); }

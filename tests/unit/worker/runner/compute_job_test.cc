@@ -1,5 +1,5 @@
-// Tests ComputeJob with a backend whose memory the host cannot read. Its steps must have the same
-// bits as on the CPU.
+// Tests ComputeJob with a backend whose memory the host cannot read. The results of its steps must
+// have the same bits as on the CPU.
 #include "worker/runner/compute_job.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ spec:
   training: {epochs: 1, steps_per_closure: 4WIRE}
 )";
 
-// A job that the test drives as the runner does, with values that the test makes.
+// A job that the test drives as the runner does. The test makes the values.
 struct Job {
   Job(const std::string& wire, std::shared_ptr<ComputeBackend> backend) {
     std::string yaml = kYaml;
@@ -85,7 +85,7 @@ struct Job {
     layout = std::make_shared<const Layout>(*Layout::FromPlan(plan));
     REQUIRE(compute->UseLayout(layout).ok());
   }
-  // Adds the values of the shard at this version, in a frame of their own.
+  // Adds the values of the shard at this version. They come in a separate frame.
   void Pull(std::uint32_t shard, std::uint64_t version) {
     const ShardSlice& slice = layout->slice(ShardId(shard));
     std::vector<float> values(slice.elements);
@@ -113,8 +113,8 @@ struct Job {
     REQUIRE(compute->train()->Read(batch.examples, to).ok());
     return batch;
   }
-  // Returns the rows of the batch. With `as_pulled` they are in their wire types, as a server sends
-  // them.
+  // Returns the rows of the batch. With `as_pulled`, the rows have their wire types, as a server
+  // sends them.
   std::shared_ptr<ComputeJob::BatchRows> RowsOf(const ReadyBatch& batch, bool as_pulled = false) {
     auto rows = *compute->RowsOf(batch, layout, &scratch);
     rows->values = rows->slots->MakeRows();
@@ -233,8 +233,8 @@ TEST_CASE(
       bytes_out[wire] = apart->bytes_out();
     }
   }
-  // Gradients and values are copied in the wire's type. Batches, labels, positions and keys keep
-  // their types.
+  // Gradients and values are copied in the wire's type. Batches, labels, positions and keys are
+  // copied in their own types.
   CHECK(bytes_out["bf16"] * 2 == bytes_out[""]);
   CHECK(bytes_out["fp16"] == bytes_out["bf16"]);
   CHECK(bytes_in["bf16"] < bytes_in[""]);
@@ -268,8 +268,8 @@ TEST_CASE(
   CHECK(apart->memory().used == 0);
 }
 
-// Returns the refusal of a job that its user wrote as `yaml` in my.yaml. This is the refusal of the
-// submission, or else that of the worker. `change` imitates a submitter that checks less than the
+// Returns the error for a job whose user wrote `yaml` in my.yaml. It is the error of the submission
+// or, if there is none, the worker's error. `change` imitates a submitter that checks less than the
 // coordinator does.
 std::string RefusalOfSubmitted(const std::string& yaml,
                                const std::function<void(config::JobSpec&)>& change = {}) {

@@ -50,7 +50,7 @@ TEST_CASE("a drain waits for the attempt without a bound, and for answers a boun
   leaving.drain->Check(false, true);
   leaving.control.Advance(milliseconds(19));
   CHECK(leaving.done == 0);
-  leaving.drain->Check(false, true);  // a second change does not extend the drain
+  leaving.drain->Check(false, true);  // a later change does not extend the drain
   leaving.control.Advance(milliseconds(1));
   CHECK(leaving.done == 1);
 }

@@ -1,4 +1,5 @@
-// Tests the states of the sections of an exchange, and the requests that are made of them.
+// Tests the states of the sections of an exchange (the pushes and pulls of a step), and the
+// requests into which they are divided.
 #include "worker/runner/exchange_sections.h"
 
 #include <catch2/catch.hpp>

@@ -53,7 +53,7 @@ TEST_CASE(
   std::string whole(file.bytes, '\0');
   file.read(0, std::as_writable_bytes(std::span(whole)));
   ExportReader reader;
-  for (int pass = 0; pass < 2; ++pass) {  // the second pass is as after a lost session
+  for (int pass = 0; pass < 2; ++pass) {  // the second pass follows a lost session
     std::string got;
     v1::RunFileChunk chunk;
     while (got.size() < whole.size()) {
@@ -87,7 +87,7 @@ TEST_CASE(
   order.set_mark_file("../mark");
   CHECK_FALSE(SeesRunsFolder(folder.path(), order));
   order.set_mark_file(".mark");
-  // Root may write anywhere, so the test becomes another user meanwhile.
+  // Root may write everywhere, so the test runs as another user for a moment.
   const bool root = ::geteuid() == 0;
   REQUIRE(::chmod(folder.path().c_str(), 0555) == 0);
   if (root) REQUIRE(::seteuid(65534) == 0);

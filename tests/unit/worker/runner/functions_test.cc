@@ -1,5 +1,5 @@
-// Tests a runner with a user's functions and real servers: each push of a step must be applied
-// once, whatever is repeated.
+// Tests a runner with a user's functions and real servers. Each push of a step must be applied
+// exactly once, whatever is repeated.
 #include <catch2/catch.hpp>
 
 #include <cstring>
@@ -24,7 +24,7 @@ spec:
   optimizer: {type: sgd, learning_rate: 1}
 )";
 
-// Begins a job in which `a` has `shards` shards and `b` has one, as the coordinator would plan it.
+// Begins a job as the coordinator would plan it. `a` has `shards` shards, and `b` has one.
 void Begin(Stage& stage, std::uint64_t rows_a = 4, std::uint64_t shards = 2) {
   stage.Submit(absl::StrReplaceAll(kYaml, {{"ROWS", absl::StrCat(rows_a)}}));
   stage.Register();
@@ -56,8 +56,8 @@ void Begin(Stage& stage, std::uint64_t rows_a = 4, std::uint64_t shards = 2) {
 
 sdk::Registry Functions() {
   sdk::Registry registry;
-  // The function runs as many steps as its argument says. Each step pushes -1 to all of `a`, and
-  // even steps also push to `b`. The result is the values that the last step has read.
+  // The function runs as many steps as its argument says. Each step pushes -1 to all elements of
+  // `a`, and even steps also push to `b`. The result is the values that the last step has read.
   registry.Register(
       "count",
       [](const ClosureContext& closure) -> absl::StatusOr<Source<int>> {
@@ -106,8 +106,8 @@ TEST_CASE(
   CHECK(first.result() == "4 4");
   CHECK(first.metrics().steps() == 5);
   stage.Answer(first);
-  // The next closure must read all of these updates. An update carries (closure, step) and, through
-  // the closure's number, its position in the order of schedule() calls.
+  // The next closure must read all of these updates. An update carries (closure, step). The
+  // closure's number is its position in the order of the calls of schedule().
   stage.Grant(7, v1::TRAIN, {}, "count", "2");
   const v1::Done second = stage.Next(v1::TaskMessage::kDone).done();
   CHECK(second.result() == "6 6");
@@ -115,7 +115,7 @@ TEST_CASE(
   CHECK(Applied(stage) == std::vector<std::uint64_t>{7, 7, 4});
   for (const SeenPush& push : stage.Seen())
     CHECK((push.closure == 0 ? push.update < 5 : push.closure == 7 && push.update < 2));
-  // With the argument 0 there is no step, but the closure must end.
+  // If the argument is 0, the closure has no step and must end.
   stage.Grant(8, v1::TRAIN, {}, "count", "0");
   const v1::Done none = stage.Next(v1::TaskMessage::kDone).done();
   CHECK(none.metrics().steps() == 0);
@@ -123,8 +123,8 @@ TEST_CASE(
   CHECK(stage.HoldsNothing());
 }
 
-// Two servers have 800 kB of `a` each. Their limits are announced to the worker, or are higher than
-// needed.
+// Each of two servers has 800 kB of `a`. In the cases, the limits of the servers are announced to
+// the worker, or they are higher than needed.
 TEST_CASE(
     "a function whose values are larger than a server's budget pulls and pushes them in several "
     "requests, each update once") {

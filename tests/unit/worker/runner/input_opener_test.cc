@@ -63,7 +63,8 @@ v1::JobInfo Info(const std::string& yaml) {
   return info;
 }
 
-// Returns a plan with examples for four closures, and with one variable of three rows in one shard.
+// Returns a plan with examples for four closures, and with one variable, which has three rows in
+// one shard.
 v1::Plan PlanOf(std::uint64_t train_examples) {
   plan::PlanSpec spec;
   spec.train_examples = train_examples;
@@ -224,7 +225,7 @@ TEST_CASE("data other than the plan's are an input error, and are opened again o
   CHECK(ShortfallOf(status) == Shortfall::kInput);
   CHECK_THAT(std::string(status.message()),
              Catch::Contains("source=train want=41 examples got=40"));
-  // the data was opened a moment ago, and is not opened again so soon
+  // The data was opened a moment ago, so it is not opened again yet.
   CHECK(opening.Open(Training(0)));
   opening.clock.Advance(std::chrono::seconds(1));
   CHECK_FALSE(opening.opener->CheckData(opening.job, Training(0)).ok());
@@ -278,7 +279,7 @@ TEST_CASE("the streams of the next closures are open before they begin, and no o
   CHECK(examples({1, 12}) == opening.job.plan()->Batch(ClosureId(2), UpdateIndex(0)));
   streams.Close({1, 12});
   streams.Open(opening.job, *opening.opener, Training(2, 12), {});
-  // the stream was read again from its beginning
+  // The stream was read from its beginning once more.
   CHECK(examples({1, 12}) == opening.job.plan()->Batch(ClosureId(2), UpdateIndex(0)));
 }
 

@@ -1,4 +1,4 @@
-// Tests models that are larger than one request to a server may be.
+// Tests models that are larger than the largest request that a server accepts.
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_replace.h"
@@ -48,11 +48,11 @@ TEST_CASE(
     "requests, with the values of one that fits") {
   const int pipeline = GENERATE(0, 1);
   CAPTURE(pipeline);
-  // The worker knows no limit, so there is one request for each server.
+  // In this case the worker knows no limit, so it sends one request to each server.
   const Outcome whole = Train(0, 16, pipeline);
   const Outcome fits = Train(256u << 20, 16, pipeline);
   const Outcome parts = Train(1u << 20, 16, pipeline);
-  // The push of a shard does not fit into one request together with its pull.
+  // In this case the push of a shard and its pull do not fit into one request.
   const Outcome apart = Train(1u << 20, 4, pipeline);
   if (pipeline == 0) {
     CHECK(whole.calls == fits.calls);

@@ -1,4 +1,5 @@
-// Tests how a model's inputs and labels are found in a data set, and how the model is described.
+// Tests how the inputs and labels of a model are found in a data set, and how the model is
+// described.
 #include "worker/runner/model_inputs.h"
 
 #include <functional>
@@ -20,7 +21,7 @@ namespace {
 using Fields = std::vector<config::FieldSpec>;
 
 // A job with the input `numbers` and the labels `click`, and its data. `change` alters the fields
-// of the data after the check of the job, which would refuse fields that do not fit.
+// of the data after the job was checked. Before the check, fields that do not fit would be refused.
 struct Opened {
   explicit Opened(const std::function<void(Fields*)>& change = nullptr) {
     config::ParsedJob parsed = config::ParseJob(R"(

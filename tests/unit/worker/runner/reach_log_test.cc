@@ -30,7 +30,7 @@ TEST_CASE(
   CHECK(progress.unreached(0).for_ms() == 6000);
   CHECK(progress.unreached(0).reason() == "timed out");
   CHECK(progress.unreached(1).for_ms() == 2000);
-  // The server was started again at another address.
+  // The server was restarted at another address.
   log.Failed("1", "10.0.0.9:4000", absl::UnavailableError("timed out"), seconds(17));
   CHECK(said(18).unreached(0).for_ms() == 1000);
   log.Answered("1", seconds(18));

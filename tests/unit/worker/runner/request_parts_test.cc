@@ -1,4 +1,4 @@
-// Tests the division of sections into requests, and the number of parts in flight.
+// Tests how sections are divided into requests, and how many parts are in flight.
 #include "worker/runner/request_parts.h"
 
 #include <catch2/catch.hpp>

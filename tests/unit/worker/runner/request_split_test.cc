@@ -41,8 +41,8 @@ TEST_CASE(
   const SplitPlan plan = SplitRequests({16 * kMiB, 1024 * kMiB}, sections);
   CHECK(plan.in_parts);
   CHECK_FALSE(plan.never_fits);
-  // A push, a pull and their headers are a little more than half of a part, so each part has one
-  // shard.
+  // A push, a pull and their headers together are a little larger than half of a part. Each part
+  // therefore has one shard.
   CHECK(plan.requests.size() == 320);
   std::set<std::size_t> sent;
   for (const auto& request : plan.requests) {
@@ -59,12 +59,12 @@ TEST_CASE(
     "a request above a client's share goes in parts, though the server could grant it whole") {
   const auto sections = PushesAndPulls(20, kMiB);
   CHECK(SplitRequests({128 * kMiB, 1024 * kMiB}, sections).requests.size() == 1);
-  // A request may use 40 MiB of the budget.
+  // With these limits, a request may use 40 MiB of the budget.
   const SplitPlan plan = SplitRequests({64 * kMiB, 1024 * kMiB}, sections);
   CHECK(plan.in_parts);
   CHECK_FALSE(plan.never_fits);
   CHECK(plan.requests.size() == 7);  // three shards in each part of 8 MiB
-  // A push and a pull of one shard that exceed a part are sent together.
+  // A push and a pull of one shard are sent together, even if they are larger than a part.
   const std::vector<SectionSize> one = {PushSize(1, 20 * kMiB), PullSize(1, 20 * kMiB)};
   CHECK(SplitRequests({64 * kMiB, 1024 * kMiB}, one).requests ==
         std::vector<std::vector<std::size_t>>{{0, 1}});

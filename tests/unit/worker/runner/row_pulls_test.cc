@@ -1,4 +1,4 @@
-// Tests the memory for pulled rows of tables.
+// Tests the memory for pulled rows of embedding tables.
 #include "worker/runner/row_pulls.h"
 
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 namespace evergrad::worker {
 namespace {
 
-// Returns the rows of a batch in two slots of one table of dimension 2.
+// Returns the rows of a batch. They are in two slots of one table of dimension 2.
 std::shared_ptr<const SlotRows> MakeRows(const std::vector<std::int64_t>& ids) {
   v1::Plan plan;
   for (std::uint32_t i = 0; i < 2; ++i) {
@@ -27,7 +27,7 @@ std::shared_ptr<const SlotRows> MakeRows(const std::vector<std::int64_t>& ids) {
                                           std::vector{std::span(ids)});
 }
 
-// Returns the values of a part. Each element is `value`.
+// Returns the values of a part, in which each element is `value`.
 std::vector<std::byte> Values(const SlotRows::OfShard& part, float value) {
   const std::vector<float> floats(part.bytes / sizeof(float), value);
   const auto bytes = std::as_bytes(std::span(floats));

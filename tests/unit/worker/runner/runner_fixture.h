@@ -49,16 +49,16 @@ struct SeenPush {
 
 inline constexpr char kGrantKey[] = "known to the coordinator and the servers";
 
-// One server: a real ShardHost behind a listener. A test can set a hook that answers requests in
-// its place.
+// One server: a real ShardHost behind a listener. A test can set a hook, which may answer requests
+// in place of the ShardHost.
 class Node {
  public:
   // Returns true if the hook has handled the request.
   using Intercept =
       std::function<bool(const v1::RequestHeader&, std::unique_ptr<transport::DataResponder>&)>;
 
-  // With `budget_bytes_max` 0 the server has the default budget, and its endpoint does not state a
-  // budget.
+  // If `budget_bytes_max` is 0, the server has the default budget, and its endpoint does not state
+  // a budget.
   Node(transport::Transport* transport, std::string identity, metrics::Registry* registry,
        std::uint64_t budget_bytes_max = 0)
       : identity_(std::move(identity)),
@@ -168,8 +168,8 @@ class Node {
 
 using test::TempFolder;
 
-// Writes 4 x 4 images of three classes, which differ in the bright row and have some noise. A model
-// learns them in a few steps.
+// Writes images of 4 x 4 pixels in three classes. The classes differ in the bright row, and the
+// images have some noise. A model learns the classes in a few steps.
 inline void WriteIdx(const TempFolder& folder, const std::string& prefix, std::uint32_t n) {
   const auto big = [](std::uint32_t v) {
     return std::string{static_cast<char>(v >> 24), static_cast<char>(v >> 16),
@@ -193,7 +193,8 @@ class Stage {
  public:
   struct Settings {
     int servers = 2;
-    // The budget of each server. 0 is the default, which workers are not told.
+    // The memory budget of each server. With 0, servers have the default budget, which workers are
+    // not told.
     std::uint64_t budget_bytes_max = 0;
     std::string failpoints;
     std::vector<const JobKind*> more_job_kinds = {&CountingJobs()};
@@ -244,7 +245,7 @@ class Stage {
     runner.reset();
   }
 
-  // --- what the coordinator does
+  // --- the actions of the coordinator
   void OnControl(std::function<void()> f) {
     runtime::WaitableEvent ran;
     control.Post([&] {
@@ -256,8 +257,8 @@ class Stage {
   void Message(const v1::CoordinatorMessage& message) {
     OnControl([&] { runner->OnMessage(message); });
   }
-  // Begins a new session. `adopted` has the numbers of the attempts, among the grants made so far,
-  // that are adopted.
+  // Begins a new session. `adopted` has the numbers of the attempts that the coordinator adopts,
+  // among the grants made so far.
   void Register(const std::vector<std::uint64_t>& adopted = {}, std::uint64_t term = 1,
                 bool with_job = true) {
     v1::Registered registered;
@@ -273,7 +274,7 @@ class Stage {
       *registered.mutable_job() = job;
       if (map.version().n() > 0) *registered.mutable_map() = map;
     }
-    OnControl([&] {  // one turn, as in SessionClient, so that nothing is sent before Registered
+    OnControl([&] {  // one task, as in SessionClient, so that nothing is sent before Registered
       {
         MutexLock lock(&mu_);
         session_ = true;
@@ -384,7 +385,8 @@ class Stage {
     Message(GrantOf(closure, kind, targets, function, arguments));
     return attempts_;
   }
-  // Sends all grants in one turn, so that they arrive before one of them begins.
+  // Sends all grants in one task of the control executor, so that all arrive before one of them
+  // begins.
   void GrantTogether(const std::vector<std::uint64_t>& closures) {
     OnControl([&] {
       for (const std::uint64_t closure : closures) runner->OnMessage(GrantOf(closure));
@@ -418,8 +420,8 @@ class Stage {
     message.mutable_done_answer()->set_superseded(superseded);
     Message(message);
   }
-  // Returns the next message of this kind, and drops other messages before it. If none comes, a
-  // check fails and an empty message is returned.
+  // Returns the next message of this kind, and drops messages that come before it. If no such
+  // message comes, a check fails and an empty message is returned.
   v1::TaskMessage Next(v1::TaskMessage::MessageCase kind) { return Next(kind, kind); }
   v1::TaskMessage Next(v1::TaskMessage::MessageCase kind, v1::TaskMessage::MessageCase or_kind) {
     std::string others;

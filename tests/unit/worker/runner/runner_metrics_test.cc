@@ -1,5 +1,5 @@
-// Tests the histograms of a worker: the durations of pushes, pulls and steps, and of waits for a
-// batch.
+// Tests the histograms of a worker: the durations of pushes, pulls and steps, and of the time for
+// which steps wait for a batch.
 #include "worker/runner/runner_metrics.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,8 @@ namespace evergrad::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kDelay{60};
-// Measured by another clock, a timer may fire a little early.
+// The bound is a little shorter than the delay, because a timer may fire a little early by another
+// clock.
 constexpr double kDelaySeconds = 0.055;
 
 void Delay() { runtime::WaitableEvent().WaitFor(kDelay); }

@@ -106,8 +106,8 @@ TEST_CASE(
   }
   CHECK(seen == 4 * steps);  // the mean and the variance have two shards each
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == steps);
-  // The moving averages must follow the batches: with them, the loss of the evaluation is near that
-  // of the training. With their initial values it would not be.
+  // The moving averages must follow the batches. The loss of the evaluation is then near that of
+  // the training. With the initial values of the moving averages it would not be.
   stage.Grant(0, v1::EVALUATE);
   const v1::Done evaluated = stage.Next(v1::TaskMessage::kDone).done();
   CHECK(MeanLoss(evaluated) < 2 * MeanLoss(done.back()) + 0.05);
@@ -123,7 +123,7 @@ TEST_CASE(
   stage.Begin(TrainingYaml(stage.folder, 0.5, pipeline), 2, SmallPlan());
   std::vector<v1::Done> done;
   // All closures are granted in advance. The values that the last push of a closure returns are
-  // therefore used for the next closure.
+  // therefore used for the first step of the next closure.
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) stage.Grant(c);
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
     done.push_back(stage.Next(v1::TaskMessage::kDone).done());
@@ -139,7 +139,7 @@ TEST_CASE(
           stage.plan->Closure(ClosureId(c)).first_global_step);
     CHECK(done[c].metrics().sums(0).name() == "accuracy");
     CHECK(done[c].all_targets());
-    // Each update touches every dense shard.
+    // Each update touches every dense shard, which an empty list of shards means.
     CHECK((done[c].has_touched() && done[c].touched().shards().empty()));
     CHECK(done[c].v0().n() == 1);
     CHECK(done[c].v1().n() == 1);
@@ -169,8 +169,9 @@ TEST_CASE("a large push asks for memory at the server while its gradients are co
                           {{"units: 8, activation: tanh", "units: 8192, activation: tanh"}});
   stage.Begin(yaml, 2, SmallPlan());
   for (std::uint64_t c = 0; c < 3; ++c) stage.RunClosure(c);
-  // The large pushes of the first step are announced to both servers, because the duration of a
-  // step is not known yet. The first pull of a closure is never announced.
+  // As long as the duration of a step is not known, pushes are announced as early as possible. The
+  // large pushes of the first step are therefore announced to both servers. The first pull of a
+  // closure is never announced.
   const auto stats = stage.client.stats();
   CHECK(stats.announced >= 2);
   CHECK(stats.announced <= 2 * 9);
@@ -178,7 +179,7 @@ TEST_CASE("a large push asks for memory at the server while its gradients are co
   CHECK(stats.failures == 0);
 }
 
-// Returns a digest of the values after two closures with an evaluation between them.
+// Returns a digest of the values after two closures, with an evaluation between them.
 std::uint64_t DigestOn(const std::string& device, int pipeline, double* ahead) {
   Stage::Settings settings;
   settings.device = device;
@@ -193,7 +194,7 @@ std::uint64_t DigestOn(const std::string& device, int pipeline, double* ahead) {
   const std::string text = stage.registry.PrometheusText();
   const std::string name = "\nevergrad_worker_device_steps{how=\"ahead\"} ";
   const std::size_t at = text.find(name);
-  // Measurements that a CPU does not have must not be shown as zeros.
+  // If a CPU does not have a measurement, it must not be reported as zero.
   v1::WorkerProgress progress;
   stage.OnControl([&] { progress = stage.runner->Progress(); });
   CHECK(progress.has_device() == (device == "gpu"));
@@ -277,8 +278,8 @@ TEST_CASE(
     for (const LaidVariable& variable : layout->variables()) weights += variable.wire_bytes();
     if (pinned) {
       // The direct bytes are those of images, labels and all pulled values, for each step and for
-      // the evaluation. With pipeline 1 a step may find the values unchanged, or may assemble a
-      // variable from shards of two pulls in other memory. The staged bytes are those of the
+      // the evaluation. With pipeline 1, a step may find the values unchanged, or it may assemble a
+      // variable in other memory from shards of two pulls. The staged bytes are those of the
       // dropout keys.
       const double pulls = (direct - 11 * (10 * (16 + 1) * 4)) / static_cast<double>(weights);
       CHECK((pipeline == 0 ? pulls == 9 : pulls >= 1 && pulls <= 9));
@@ -378,8 +379,8 @@ TEST_CASE(
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 1, SmallPlan());
-  // Three cases follow each other: STALE at the worker's own version, then BUSY, and then an answer
-  // that is lost after the push was applied.
+  // Three cases follow each other: a STALE answer although the server has the worker's own map
+  // version, then BUSY, and then an answer that is lost after the push was applied.
   int n = 0;
   stage.nodes[0]->SetIntercept(
       [&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
@@ -468,7 +469,7 @@ TEST_CASE("SUPERSEDED and REFUSED drop the attempt, and the next one runs") {
   const std::uint64_t first = stage.Grant(0);
   const v1::TaskMessage dropped = stage.Next(v1::TaskMessage::kDropped);
   CHECK(dropped.dropped().attempt().n() == first);
-  // A correct shard never gives this answer to the newest attempt.
+  // A correct shard never answers SUPERSEDED to the newest attempt.
   CHECK(dropped.dropped().superseded() == (answer == v1::SUPERSEDED));
   CHECK(dropped.dropped().shard() % 2 == 0);  // the shard belongs to the first server
   CHECK(stage.HoldsNothing());
@@ -606,8 +607,8 @@ TEST_CASE(
   CHECK(progress().state() == "idle");
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
 
-  // If the attempt is recalled while the worker waits, the worker is free for another job. Updates
-  // that were applied before must not be applied again.
+  // If the attempt is recalled while the worker waits, the worker becomes free for another job.
+  // When the closure runs again, updates that were applied before must not be applied again.
   full = true;
   const std::uint64_t second = stage.Grant(1);
   until_paused();
@@ -634,7 +635,7 @@ TEST_CASE(
   v1::CoordinatorMessage ignored;
   const std::uint64_t first = stage.Grant(0);
   const std::uint64_t second = stage.Grant(1);
-  // Both closures end without a session: while the coordinator is disconnected, the worker
+  // Both closures end without a session. While the worker has no session with the coordinator, it
   // continues with the values and grants that it holds [17].
   v1::Hello hello;
   runtime::WaitableEvent never;
@@ -670,13 +671,13 @@ TEST_CASE("an attempt that has not begun is given back when recalled; a running 
     v1::CoordinatorMessage message;
     message.mutable_recall()->set_job_uid(kJob);
     *message.mutable_recall()->mutable_attempt() = client::ToProto(Attempt{1, attempt});
-    stage.OnControl([] {});  // after one turn the first attempt has begun
+    stage.OnControl([] {});  // after one task the first attempt has begun
     stage.Message(message);
   }
   CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().attempt().n() == queued);
   CHECK(stage.Next(v1::TaskMessage::kDone).done().attempt().n() == running);
-  // Attempts of a worker of several jobs are recalled all the time. The default log level must not
-  // report this.
+  // If a worker serves several jobs, attempts are recalled all the time. This must not be logged at
+  // the default log level.
   for (const log::Line& line : stage.logger.Read(0, 0, "", 1000))
     CHECK(line.text.find("given back") == std::string::npos);
 }
@@ -733,8 +734,8 @@ TEST_CASE("the exported files hold the servers' values") {
   CHECK(done.export_().host() == "here");
   CHECK(done.export_().files(0) == stage.folder / "runs/weights.npz");
   CHECK(done.export_().files(1) == stage.folder / "runs/weights.safetensors");
-  // numpy reads the files. They are compared with each other, and with the servers' values by a sum
-  // over the elements of each variable.
+  // A Python program with numpy reads the files. They are compared with each other. They are also
+  // compared with the servers' values, by a sum over the elements of each variable.
   const std::string program = R"(import json, struct, sys
 try: import numpy
 except ImportError: sys.exit(77)
@@ -780,7 +781,7 @@ TEST_CASE(
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
   stage.RunClosure(0);
-  // First the worker itself writes the files, with which the uploads are compared.
+  // First the worker itself writes the files. The uploads are compared with them later.
   stage.ShareRunsFolder();
   stage.RunClosure(7ull << 33, v1::EXPORT);
   const auto contents = [&](const std::string& name) {
@@ -923,7 +924,7 @@ TEST_CASE(
     CHECK(failed.user_error());
     CHECK(failed.lack() == v1::INPUT);
     CHECK_THAT(failed.cause().message(), Catch::Contains("want=60 examples got=90"));
-    // After the files are repaired, they must be read again.
+    // When the files have been repaired, the worker must read them again.
     WriteData(stage, 60);
     for (;;) {
       stage.Grant(0);
@@ -1074,7 +1075,7 @@ TEST_CASE(
   }
 }
 
-// Compares the losses with those of the same steps in float32, closure by closure.
+// Compares the losses with those of the same steps in float32, for each closure.
 void CheckSameCurve(const Stage::Settings& settings, const std::string& precision,
                     double tolerance) {
   Stage stage(settings), plain(settings);
@@ -1151,8 +1152,8 @@ TEST_CASE(
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
   yaml.replace(yaml.find("steps_per_closure"), 0, "precision: mixed_float16, ");
-  // The gradients that come back through kernels with a standard deviation of a thousand exceed
-  // 65504 at first.
+  // The kernels have a standard deviation of a thousand. Gradients that come back through them are
+  // larger than 65504, the largest float16, at first.
   const std::string logits = "{name: logits, type: dense, ";
   REQUIRE(yaml.find(logits) != std::string::npos);
   yaml.replace(yaml.find(logits), logits.size(),
@@ -1171,7 +1172,7 @@ TEST_CASE(
   CHECK(overflows < 15);
   const double left = 32768.0 / static_cast<double>(std::uint64_t{1} << overflows),
                last = stage.registry.GetGauge("evergrad_worker_loss_scale", kScaleHelp).value();
-  // The gauge shows the scale of the last step, which may have been too large itself.
+  // The gauge shows the scale of the last step, which may still have been too large.
   CHECK((last == left || last == 2 * left));
   for (const v1::ShardState& state : stage.States()) {
     CHECK(state.skips() == overflows);
@@ -1312,7 +1313,8 @@ TEST_CASE(
   CHECK(stage.HoldsNothing());
   stage.Grant(2);
   CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().reason() == "draining");
-  // Each step that ran must be settled at all servers or at none, so all counts are equal.
+  // Each step that ran must be settled either at all servers or at none. All counts are therefore
+  // equal.
   std::set<std::uint64_t> counts;
   for (const v1::ShardState& state : stage.States()) {
     if (state.variable() == "counting/updates") counts.insert(state.updates_applied());
@@ -1324,13 +1326,13 @@ TEST_CASE(
     "a drain without a session waits neither for servers that do not answer nor for the "
     "acknowledgement of a Done") {
   Stage::Settings settings;
-  // The drain must not wait so long.
+  // The drain must end long before these times.
   settings.drain_step_max = settings.drain_done_max = std::chrono::minutes(10);
   Stage stage(settings);
   stage.Begin(CountingYaml(90), 4, SmallPlan());
   runtime::WaitableEvent drained;
   SECTION("the step's pushes are never answered, and the session ends during the drain") {
-    // It is used on the transport's threads, which end before it is destroyed.
+    // The list is used on the transport's threads, which end before the list is destroyed.
     std::vector<std::unique_ptr<transport::DataResponder>> kept;
     Mutex mu;
     runtime::WaitableEvent asked;
@@ -1442,8 +1444,8 @@ TEST_CASE(
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
   stage.RunClosure(0);
   for (const auto& node : stage.nodes) node->StopListening();
-  // One closure runs and waits for its values. Meanwhile batches of the next closures are read
-  // ahead.
+  // One closure has begun and waits for its values. Meanwhile the batches of the next closures are
+  // read in advance.
   stage.GrantTogether({1, 2});
   const std::uint64_t first = stage.LastAttempt() - 1;
   v1::CoordinatorMessage ended;

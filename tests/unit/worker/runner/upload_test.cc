@@ -1,5 +1,5 @@
-// Tests in which order the parts of an export are sent, the window of unconfirmed parts, and the
-// effects of a lost session.
+// Tests uploads of an export: the order in which its parts are sent, the window of unconfirmed
+// parts, and the effects of a lost session.
 #include "worker/runner/upload.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ TEST_CASE(
   CHECK(Text(upload.Next()) == "-");  // the window is full
   REQUIRE(upload.Confirm("a", 10).ok());
   CHECK(Text(upload.Next()) == "0:20+5!");
-  CHECK(Text(upload.Next()) == "-");  // the next file begins when this one is confirmed
+  CHECK(Text(upload.Next()) == "-");  // the next file begins when this file is confirmed
   REQUIRE(upload.Confirm("a", 20).ok());
   CHECK(Text(upload.Next()) == "-");
   REQUIRE(upload.Confirm("a", 25).ok());

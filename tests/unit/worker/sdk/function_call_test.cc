@@ -1,4 +1,4 @@
-// Tests one run of a user's function without a runner. The test acts as the compute thread and
+// Tests one run of a user's function without a runner. The test acts as the compute thread, and it
 // holds the variables.
 #include <catch2/catch.hpp>
 

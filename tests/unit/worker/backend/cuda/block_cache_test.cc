@@ -1,6 +1,6 @@
 // Tests the allocator of device memory. The device is a map of numbers. Blocks that the allocator
-// returns must never overlap. Freed blocks must be merged again, and must not be given to another
-// stream before their marks were reached.
+// returns must never overlap. Freed blocks must be merged again. They must not be given to another
+// stream before the streams that used them have reached their marks.
 #include "worker/backend/cuda/block_cache.h"
 
 #include <catch2/catch.hpp>
@@ -82,7 +82,7 @@ TEST_CASE(
   CHECK(cache.stats().held_back == 0);
   CHECK(*cache.Allocate(4096, 2) != a);  // that block belongs to stream 1
   CHECK(*cache.Allocate(4096, 1) == a);
-  // Marks that were reached before delay nothing.
+  // A mark that was already reached does not delay the next use of the block.
   cache.UsedOn(a, 2, 5);
   cache.Free(a);
   CHECK(cache.stats().held_back == 0);
@@ -122,8 +122,8 @@ TEST_CASE("allocator: ten thousand random calls keep the accounts correct, and n
   BlockCache cache(device.driver());
   // address -> (bytes, stream)
   std::map<std::uint64_t, std::pair<std::uint64_t, std::uint32_t>> live;
-  // For freed memory: the marks of other streams that still use it. The memory must not be given
-  // out before these marks are reached.
+  // For freed memory: the marks of other streams that still use it. The memory must not be
+  // allocated again before these marks are reached.
   std::map<std::uint64_t, std::pair<std::uint64_t, std::map<std::uint32_t, std::uint64_t>>> held;
   std::map<std::uint32_t, std::uint64_t> reached;
   std::uint64_t exhausted = 0;

@@ -45,7 +45,7 @@ struct Stage {
     control = EmulatedControl{};
     backend = MakeCudaBackend(ChooseDevice("gpu", Library()).value(), options).value();
   }
-  // When the backend is destroyed, nothing may remain.
+  // When the backend has been destroyed, no object of the device may remain.
   ~Stage() {
     backend.reset();
     CHECK(control.events == 0);
@@ -135,7 +135,7 @@ TEST_CASE("a captured step whose memory grows is captured again with the reason"
   Stage stage;
   DenseStep step(stage, 4);
   for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
-  // This call needs more scratch memory than the step does, and is made outside the step.
+  // This call is made outside the step, and needs more scratch memory than the step does.
   const std::int64_t n = 1 << 20;
   Memory large = stage.Floats(n), sum = stage.backend->Allocate(sizeof(double), "sum").value();
   stage.backend->Zero(large.as<std::byte>());
@@ -205,8 +205,8 @@ TEST_CASE(
                                        y.as<float>());
           stage.backend->Conv2dBackward(s, x.as<float>(), w.as<float>(), Activation::kLinear, {},
                                         dy.as<float>(), dx.as<float>(), dw.as<float>(), {});
-          // The filters are transposed three times. With uneven padding there are three more
-          // operations, which pad or crop images.
+          // The filters are transposed in three operations. With uneven padding, three more
+          // operations pad or crop images.
           CHECK(stage.control.ops - before == (choosy && uneven ? 6 : 3));
         }
         stage.backend->EndStep();
@@ -364,12 +364,12 @@ TEST_CASE(
           "of memory for an algorithm: out of memory");
   }
   stage.control.no_plan_memory = false;
-  // The backend has not learned that memory is available.
+  // The backend does not know yet that memory is available again.
   CHECK(run().code() == absl::StatusCode::kResourceExhausted);
   other = {};
   REQUIRE(run().ok());
   CHECK(stage.Get(y) == std::vector<float>{1, 2, 3, 4});
-  // The backend is not told when another process frees memory.
+  // The backend does not learn when another process frees memory.
   Memory z = stage.Floats(6);
   const auto other_shape = [&] {
     stage.backend->DenseForward(2, 2, 2, x.as<float>(), w.as<float>(), {}, Activation::kTanh,
@@ -395,7 +395,8 @@ TEST_CASE("a span that only begins in page-locked memory is not page-locked") {
   CHECK_FALSE(pinned->Holds(buffer.data() + 4096, 1));
 }
 
-// On a real device the bits of a NaN may be different.
+// The case runs on the emulated device only, because the bits of a NaN may be different on a real
+// device.
 TEST_CASE(
     "a device narrows and widens with the bits of the host's conversion, for all 16-bit patterns "
     "and all kinds of float32") {
@@ -522,7 +523,7 @@ TEST_CASE(
   REQUIRE(step.Run(1).ok());
   stage.control.fail_after_ops = 2;
   stage.control.fail_kind = EG_CUDA_NO_MEMORY;
-  const auto captured = step.Run(2);  // the first capture failed, and the second did not
+  const auto captured = step.Run(2);  // the first capture had failed; the second must not
   CHECK(*captured == Approx(step.Want(2)));
   CHECK(stage.backend->stats().capture.failures == 1);
   DenseStep eager(stage, 5);
@@ -539,8 +540,8 @@ TEST_CASE("a step whose capture ended with an error is never replayed") {
   Stage stage;
   DenseStep step(stage, 4);
   stage.control.no_plans = true;
-  // The step fails twice while it is run directly, once while it is captured, and in every later
-  // run. The calls before the error must not become a graph.
+  // The step fails twice when it is run directly, once when it is captured, and in every later run.
+  // The calls before the error must not become a graph.
   for (int i = 0; i < 6; ++i)
     CHECK(step.Run(static_cast<float>(i)).status().code() == absl::StatusCode::kInternal);
   CHECK(stage.control.launches == 0);
@@ -668,7 +669,7 @@ TEST_CASE(
   CHECK(asked == 10);
   for (int i = 0; i < 5; ++i) step(part, 10);
   CHECK(control.pinned_asked == asked);
-  // Other sizes replace these buffers, the oldest ones first.
+  // Buffers of other sizes replace these buffers, the oldest ones first.
   step(3 * part, 3);
   CHECK(control.pinned_asked == asked + 3);
   step(3 * part, 3);
@@ -690,7 +691,7 @@ TEST_CASE("page-locked memory that the driver refused does not count as memory i
   control.no_pinned = true;
   CHECK_FALSE(pinned->Allocate(std::size_t{1} << 40).ok());
   control.no_pinned = false;
-  // Only one buffer exists at a time: each is freed before the next is requested.
+  // Only one buffer exists at a time, because each is freed before the next is requested.
   for (std::size_t i = 0; i < 20; ++i) CHECK(pinned->Allocate((40 + i) << 20).ok());
   CHECK(control.pinned_bytes <= PinnedMemory::kKeptMax);
 }
@@ -712,8 +713,8 @@ TEST_CASE("a refused size of page-locked memory is not requested again for each 
           absl::string_view::npos);
   }
   CHECK(asked() == 0);
-  // The test lowers the limit of the driver. Memory that was freed is kept below the limit, and is
-  // given back when another size is needed and the driver has no more.
+  // The test lowers the limit of the driver. Freed memory is kept. It is given back when another
+  // size is needed and the driver has no more memory.
   std::vector<tensor::AlignedBuffer> out;
   for (int i = 0; i < 16; ++i) out.push_back(pinned->Allocate(64 << 10).value());
   CHECK(asked() == 16);
@@ -731,7 +732,7 @@ TEST_CASE("a refused size of page-locked memory is not requested again for each 
   out.push_back(pinned->Allocate(8192).value());
   CHECK(asked() == 2);
   CHECK(control.pinned_bytes == (64 << 10) + 8192);
-  // A part of the kept memory was given back for it.
+  // For this allocation, a part of the kept memory was given back to the driver.
   out.push_back(pinned->Allocate(512 << 10).value());
   CHECK(asked() == 1);
   out.clear();
@@ -812,7 +813,7 @@ TEST_CASE("a copy into a new buffer waits for kernels that use the former buffer
     stage.backend->Record(DeviceQueue::kIn, *there);
     REQUIRE(stage.backend->Wait(*there).ok());
   }
-  CHECK(reused > 40);  // otherwise the test would show nothing
+  CHECK(reused > 40);  // otherwise the test would prove nothing
   CHECK(stage.Get(sum) == std::vector<float>(1024, 100.0f));
 }
 
@@ -843,8 +844,8 @@ TEST_CASE("a failed device is Unavailable, and the error names the place") {
         absl::string_view::npos);
 }
 
-// Returns y, dw and dx of a dense layer on `type`, for small integers and for sizes that are odd.
-// The step is run so often that it is replayed.
+// Returns y, dw and dx of a dense layer on `type`. The numbers are small integers, and the sizes
+// are odd. The step is run so often that it is replayed in the end.
 std::vector<float> Products(Stage& stage, Element type, std::int64_t batch, std::int64_t in,
                             std::int64_t out, bool to_float32) {
   CudaBackend& backend = *stage.backend;
@@ -969,9 +970,9 @@ TEST_CASE(
     REQUIRE(backend.Finish({}, {}).ok());
     REQUIRE(backend.Wait(*out).ok());
   };
-  // In milliseconds of the emulated device, a step has two copies of 2 to the device, for which the
-  // kernels wait, three kernels of 1, and a copy of 2 to the host. The times of copies are read one
-  // step later.
+  // These are times in milliseconds of the emulated device. A step has two copies to the device,
+  // which take 2 each and for which the kernels wait, three kernels of 1, and a copy to the host of
+  // 2. The times of the copies are read one step later.
   for (int i = 0; i < 10; ++i) run(i % 2 == 0);
   const DeviceUse use = *backend.device_use(false);
   CHECK(use.measured == 10);
@@ -986,13 +987,13 @@ TEST_CASE(
   CHECK(use.memory.peak >= use.memory.used);
   CHECK(use.memory.reserved >= use.memory.used);
   CHECK_FALSE(use.utilization.has_value());
-  // The numbers of the driver are reported if there is a driver and the caller asks for them.
+  // The driver's numbers are reported only if there is a driver and the caller asks for them.
   CHECK_FALSE(backend.device_use(true)->utilization.has_value());
   stage.control.utilization = 0.75f;
   CHECK_FALSE(backend.device_use(false)->utilization.has_value());
   CHECK(*backend.device_use(true)->utilization == 0.75);
   CHECK(backend.device_use(true)->memory.free > 0);
-  // A failed step must not be counted, and the next step must be.
+  // A failed step must not be counted, and the step after it must be counted.
   stage.control.fail_after_ops = 1;
   const std::uint64_t signature[] = {8};
   CHECK_FALSE(backend.BeginStep(signature));
@@ -1013,7 +1014,7 @@ TEST_CASE(
   REQUIRE(work > 10);
   std::set<std::string> named;
   for (std::uint64_t n = 1; n <= work;
-       n += n < 40 ? 1 : 13) {  // the larger numbers all fall into one step
+       n += n < 40 ? 1 : 13) {  // the larger numbers are all in one step
     control = EmulatedControl{};
     control.wrong_ops = static_cast<std::int64_t>(n);  // every operation from the n-th on is wrong
     const auto choice = ChooseCheckedDevice("auto", Library(), n);
@@ -1034,7 +1035,7 @@ TEST_CASE(
              Catch::StartsWith("device gpu is not usable: gpu:0 does not compute the same values "
                                "as the CPU: primitive=dense want=") &&
                  Catch::EndsWith(" seed=3"));
-  // A library that fails must be distinguished from one that computes wrong values.
+  // The error must say whether a library failed or computed wrong values. Here it fails.
   control = EmulatedControl{};
   control.memory_bytes = 1000;
   CHECK_THAT(ChooseCheckedDevice("auto", Library(), 1)->text,
@@ -1067,8 +1068,8 @@ TEST_CASE(
   stage.control.profiled = true;
   DenseStep step(stage, 4);
   for (int i = 0; i < 3; ++i) REQUIRE(step.Run(1).ok());
-  // Two steps that are run directly and a captured one ask for two ranges each, one forward and one
-  // backward.
+  // A step that runs directly or is captured asks for two ranges, one for the forward pass and one
+  // for the backward pass. Two steps ran directly, and one was captured.
   CHECK(stage.control.ranges_asked == 6);
   for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
   CHECK(stage.control.ranges_asked == 11);  // a replayed step asks for one range
@@ -1089,8 +1090,8 @@ TEST_CASE(
   CHECK(stage.backend->stats().plans_measured == 9);
   CHECK(stage.control.plans == 6);  // plans that were not chosen are destroyed
   CHECK(stage.backend->stats().capture.captures == 2);
-  // After switching back, the earlier choices must still exist. The workspace has grown meanwhile,
-  // so the step is captured once more.
+  // The earlier choices must still exist when the mode is switched back. The workspace has grown
+  // meanwhile, so the step is captured once more.
   stage.backend->SetReproducible(true);
   for (int i = 0; i < 3; ++i) CHECK(*step.Run(2) == Approx(step.Want(2)));
   CHECK(stage.backend->stats().plans == 6);

@@ -1,5 +1,5 @@
-// Tests what cuDNN and cuBLASLt can make without a device, which are the descriptors of every plan
-// that the backend can request. The test finds wrong attributes, types and counts.
+// Tests the objects that cuDNN and cuBLASLt can make without a device: the descriptors of every
+// plan that the backend can request. The test finds wrong attributes, types and counts.
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -59,7 +59,7 @@ TEST_CASE(
   key.kernel_h = 3, key.kernel_w = 3, key.stride_h = 2, key.stride_w = 1, key.pad_left = 1,
   key.pad_bottom = 1, key.pad_right = 1;
   for (const int type : {EG_FLOAT32, EG_FLOAT16, EG_BFLOAT16}) {
-    // In a job of 16 bits, a weight gradient may be float32.
+    // In a job with 16-bit elements, a weight gradient may be float32.
     for (const int d_type : {type, static_cast<int>(EG_FLOAT32)}) {
       key.type = type, key.d_type = d_type, key.kind = EG_PLAN_CONV_FILTER, key.alignment = 16;
       EgCudaError error{};

@@ -1,5 +1,5 @@
-// Tests which device a worker chooses and how it reports its choice. The libraries are absent,
-// wrong, without a device, or the real library.
+// Tests which device a worker chooses and how it reports its choice. In the cases, the library is
+// absent, is wrong, has no device, or is the real library.
 #include "worker/backend/cuda/device_choice.h"
 
 #include <catch2/catch.hpp>
@@ -75,16 +75,17 @@ TEST_CASE("a GPU is named with its properties, and an absent GPU is refused") {
         "gpu:0 Made up 0, sm_90, 132 SMs, 80.0 GiB\ngpu:1 Made up 1, sm_90, 132 SMs, 80.0 GiB\n");
 }
 
-// The errors 35 (no driver, or one that is too old) and 100 (no device) of cudart both mean "no
-// GPU".
+// cudart returns error 35 if there is no driver or one that is too old, and error 100 if there is
+// no device. Both mean "no GPU".
 TEST_CASE("the real library loads, has this version, and reports the devices") {
   const std::string path = absl::StrCat(test::BinDir(), "/libevergrad_cuda.so");
   if (!std::filesystem::exists(path)) {
     printf("\nskipped: built without CUDA\n");
     return;
   }
-  // The library must be found by its name alone, beside the executable. This call must come first,
-  // because the linker would also find a library that is already loaded.
+  // The library must be found by its name alone in the folder of the executable. This call must
+  // come before the library is loaded by its path, because the linker would then find it by name in
+  // any case.
   const auto beside = ChooseDevice("auto", "");
   const auto api = LoadCudaLibrary(path);
   REQUIRE(api.ok());

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Checks the machine code that nvcc generated for the kernels. It must have no register spills, few
-enough registers for the required number of resident blocks, and accesses of 16 bytes where a kernel
-moves data.
+"""Checks the machine code that nvcc has generated for the kernels. There must be no register
+spills. The registers must be few enough for the required number of resident blocks. A kernel that
+moves data must use accesses of 16 bytes.
 
   device_code.py LIBRARY      reads libevergrad_cuda.so
   device_code.py --self-test  shows that each rule can fail
 
-It needs cuobjdump and nvdisasm, either those of CUDA, in PATH or /usr/local/cuda/bin, or those of
-the wheels nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm. Without them, or without the library, the
-check is skipped (exit code 77). Each kernel of Evergrad is listed either in WIDE, or in NARROW with
-a reason.
+The check needs cuobjdump and nvdisasm. These are the programs of CUDA, in PATH or
+/usr/local/cuda/bin, or those of the wheels nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm. Without
+them, or without the library, the check is skipped (exit code 77). Each kernel of Evergrad is listed
+either in WIDE, or in NARROW with a reason.
 """
 import collections
 import glob
@@ -26,8 +26,9 @@ THREADS, REGISTERS = (
 )  # threads per block (kernels/team.h), and registers per multiprocessor
 
 NARROW_ELEMENT, WIDE_ELEMENT = r"evergrad::cuda::B?Float16", r"float"
-# Kernels that must use wide accesses: a pattern of their names, and the bits of their widest load
-# and store. Kernels that convert between two types read or write 64 bits on the narrow side.
+# Kernels that must use wide accesses: a pattern of their names, and the number of bits of their
+# widest load and of their widest store. Kernels that convert between two types read or write 64
+# bits on the side of the smaller type.
 WIDE = (
     (r"(Chain<.*|SumMap<)%s, %s>" % (NARROW_ELEMENT, WIDE_ELEMENT), 64, 128),
     (r"(Chain<.*|SumMap<)%s, %s>" % (WIDE_ELEMENT, NARROW_ELEMENT), 128, 64),
@@ -60,7 +61,8 @@ NARROW = (
     ),
     (r"LossSumMap|OrderedSumMap", "one thread adds in order; it reads 16 at a time"),
 )
-# Kernels that may use a stack: a pattern, the limit of the stack in bytes, and the reason.
+# Kernels that may use a stack: a pattern of their names, the largest size of the stack in bytes,
+# and the reason.
 STACK = ((r"LossTeam", 16, "values kept during its calls of log, exp and log1p of doubles"),)
 RESIDENT = 4  # blocks per multiprocessor
 FEWER = (

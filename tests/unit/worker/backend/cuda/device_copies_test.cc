@@ -30,7 +30,7 @@ TEST_CASE("an upload passes through the ring in pieces, and waits only if the ri
   CHECK(c.log.Take() ==
         "allocate_host, make_event e1, copy 1 in 512, record 1 e1, wait e1, drop_event e1, "
         "make_event e2, copy 1 in 488, record 1 e2");
-  // The space of a copy that is done must be reused without a wait.
+  // The space in the ring of a copy that is done must be reused without a wait.
   c.log.all_passed = true;
   copies.Upload(DeviceQueue::kIn, std::span(c.host).first(10), std::span(c.device).first(10));
   CHECK(c.log.Take() == "drop_event e2, make_event e3, copy 1 in 10, record 1 e3");

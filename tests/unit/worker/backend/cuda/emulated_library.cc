@@ -1,8 +1,9 @@
-// Emulates a device on the host: the function table of cuda_abi.h over plain memory, with the
-// kernels of worker/backend/cuda/kernels. It is used to test the worker's part of the backend, so
-// it is as strict as a device may be:
+// Emulates a device on the host. The library has the function table of cuda_abi.h, over plain
+// memory, with the kernels of worker/backend/cuda/kernels. It is used to test the worker's part of
+// the backend, so it is as strict as a device may be:
 //
-// - Operations do not run when they are requested. Lanes are queues. They run only when the host
+// - Operations do not run when they are requested. Each lane is a queue, whose operations run only
+//   when the host waits. The order between lanes is random, but respects the events.
 //   waits, in a random order that respects the events.
 // - Memory is filled with NaN when it is allocated and when it is freed.
 // - The threads of a kernel run in descending order.
@@ -12,14 +13,14 @@
 // - The host can access the device's memory only while lanes run. At other times an access ends the
 //   process, unless the memory is large.
 // - An access behind the end of a piece of memory ends the process.
-// - Any use of an event that was dropped fails, in particular its use by a graph.
+// - Any use of an event that was dropped fails, in particular if a graph uses it.
 //
-// The device has a clock that is independent of this machine's clock. A kernel takes 1 ms of its
-// lane, and a copy takes 2 ms. An operation begins at the latest of three times: its request, the
+// The device has a clock that is independent of this machine's clock. A kernel occupies its lane
+// for 1 ms, and a copy for 2 ms. An operation begins at the latest of three times: its request, the
 // end of the operation before it in its lane, and the event that it awaits. When the host waits for
 // an event, the host's emulated clock moves to the time of the event.
 //
-// `emulated_control` (emulated_library.h) has the switches for tests. In a daemon,
+// `emulated_control` (emulated_library.h) has the settings for tests. In a daemon,
 // EVERGRAD_EMULATED_FAIL_AFTER_COPIES sets fail_after_copies, EVERGRAD_EMULATED_MEMORY_BYTES sets
 // memory_bytes, and EVERGRAD_EMULATED_DEVICES sets devices.
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
@@ -129,8 +130,8 @@ bool IsPinned(const void* memory) {
 
 }  // namespace
 
-// A queued operation may use an event that has been dropped since. It therefore holds the state of
-// the event, and not the event.
+// When a queued operation runs, its event may have been dropped. The operation therefore holds the
+// state of the event and not the event itself.
 struct EventState {
   std::uint64_t recorded = 0, passed = 0;
   double at = 0;  // ms
@@ -193,8 +194,8 @@ struct EgPlan {
 
 namespace {
 
-// All contexts of the process. They are searched, because a wait names an event without its
-// context.
+// All contexts of the process. A wait names an event without its context, so all contexts are
+// searched.
 std::vector<EgContext*> contexts;
 std::set<const EgEvent*> events;  // the events that were not dropped
 std::set<EgGraph*> graphs;
@@ -202,8 +203,8 @@ bool IsGone(const EgEvent* event) { return events.count(event) == 0; }
 constexpr const char* kGone = "an event that was dropped is used";
 thread_local EgContext* captures = nullptr;  // the context that this thread is capturing
 
-// If this thread is capturing, marks the capture as failed, because the driver refuses this call in
-// a capture, and returns `what`. Otherwise returns null, and the call may be made.
+// The driver refuses this call in a capture. If this thread is capturing, marks the capture as
+// failed and returns `what`. Otherwise returns null, and the call may be made.
 const char* Refused(const char* what) {
   if (captures == nullptr) return nullptr;
   captures->spoilt = true;
@@ -224,7 +225,7 @@ class Running {
   }
 
  private:
-  // protecting more than this would take milliseconds each time
+  // Protecting more memory than this would take milliseconds each time.
   static constexpr std::uint64_t kGuardedMax = 64ull << 20;
   static void Protect(int how) {
     for (const EgContext* context : contexts)
@@ -239,8 +240,8 @@ class Running {
   }
   static inline int depth = 0;
 };
-// Maps whole pages. `bytes`, rounded up to the device's alignment, ends at the end of the last
-// page, so that no accessible memory follows.
+// Maps whole pages. The block has `bytes` bytes, rounded up to the device's alignment. It ends at
+// the end of the last page, so that no accessible memory follows it.
 std::uint64_t MapMemory(std::uint64_t bytes) {
   const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)),
                       want = (bytes + 511) / 512 * 512;
@@ -333,7 +334,7 @@ void ReleaseHost(void* memory) {
   {
     const std::lock_guard lock(pinned_mutex);
     const auto found = pinned.find(static_cast<const char*>(memory));
-    // A test may have reset the counters meanwhile.
+    // A test may have reset the counters since the memory was allocated.
     control.pinned_bytes -= std::min(control.pinned_bytes, found->second);
     pinned.erase(found);
   }
@@ -415,8 +416,8 @@ int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* err
     context->captured.push_back({nullptr, 0, nullptr, event});
     return EG_CUDA_OK;
   }
-  // If the capture has recorded the event, the other lane would await the event's earlier record,
-  // because nothing of the capture has been launched yet.
+  // If the event was recorded in this capture, nothing of the capture has been launched yet. The
+  // other lane would therefore await the event's earlier record.
   if (const char* const refused = Refused("another lane was told to wait while capturing"))
     return Fail(EG_CUDA_FAILED, error, refused);
   const std::uint64_t version = event->state->recorded;
@@ -508,8 +509,8 @@ void DropGraph(EgGraph* graph) {
   delete graph;
 }
 
-// Returns the number of plans that are offered. It is 0 for some keys, so that both branches of the
-// backend are tested.
+// Returns the number of plans that the library offers. It is 0 for some keys, so that both branches
+// of the backend are tested.
 std::int32_t Offered(const EgPlanKey& key) {
   if (control.no_plans) return 0;
   // Imitates libraries whose 16-bit products need an even number of columns or filters, and whose
@@ -526,8 +527,8 @@ std::int32_t Offered(const EgPlanKey& key) {
         key.in_h + key.pad_top + key.pad_bottom >= key.kernel_h &&
         (key.in_w + key.pad_left + key.pad_right - key.kernel_w) / key.stride_w + 1 == key.out_w &&
         key.in_w + key.pad_left + key.pad_right >= key.kernel_w;
-    // For this case cuDNN has only one engine, which takes ten times as long as the others. The
-    // library therefore does not offer it.
+    // In this case cuDNN has only one engine, which takes ten times as long as the others. The real
+    // library therefore offers no plan, and neither does this one.
     const bool writes =
         key.type == EG_FLOAT32 || key.kind != EG_PLAN_CONV_FILTER || key.d_type != EG_FLOAT32;
     const bool even = key.pad_top == key.pad_bottom && key.pad_left == key.pad_right;
@@ -625,7 +626,7 @@ void Convolve(const EgPlanKey& s, const EgPlanArguments& p) {
               for (std::int64_t k = 0; k < s.in_c; ++k) {
                 const std::int64_t out = ((n * s.out_h + y) * s.out_w + x) * s.filters + f,
                                    in = ((n * s.in_h + r) * s.in_w + c) * s.in_c + k;
-                // The layout of filters is KRSC.
+                // Filters have the layout KRSC.
                 const std::int64_t w = ((f * s.kernel_h + i) * s.kernel_w + j) * s.in_c + k;
                 if (s.kind == EG_PLAN_CONV)
                   d[static_cast<std::size_t>(out)] += static_cast<double>(a[in]) * b[w];
@@ -678,7 +679,7 @@ int32_t RunOp(EgContext* context, const void* arguments, uint64_t bytes, EgCudaE
       EG_LANE_COMPUTE,
       [a = *static_cast<const Arguments*>(arguments), wrong = Wrong()] {
         HostLauncher launcher;
-        // a wrong operation does nothing and leaves the old contents
+        // A wrong operation does nothing and leaves the old contents.
         if (!wrong) evergrad::cuda::Launch(launcher, a);
         return true;
       },

@@ -45,7 +45,7 @@ TEST_CASE(
   CHECK(capture.given_up(1) == "cudaMalloc while capturing");
   CHECK(capture.stats().failures == 2);
   CHECK(capture.stats().recaptures_total() == 1);
-  // Here the addresses change in each step.
+  // In these steps the addresses change each time.
   for (std::uint64_t i = 0; i < 2; ++i) {
     CHECK(capture.Next(2, i).action == Action::kCapture);
     capture.Captured(2, 10);
@@ -66,7 +66,7 @@ TEST_CASE(
   CHECK(capture.Next(2, 1).action == Action::kEager);
   CHECK(capture.Next(2, 1).action == Action::kEager);  // the limit allows no further graph
   capture.Forget(1);
-  capture.Forget(3);  // a shape that was never seen
+  capture.Forget(3);  // this shape was never seen
   CHECK(capture.stats().graphs == 0);
   CHECK(capture.stats().calls == 0);
   CHECK(capture.Next(2, 1).action == Action::kCapture);
@@ -92,8 +92,8 @@ TEST_CASE("consecutive failures are counted from the last replay") {
   CHECK(capture.Next(1, 2).action == Action::kCapture);
 }
 
-// Records which shapes are replayed and which are captured, on a machine with memory for `graphs`
-// graphs of `calls` calls each.
+// Records which shapes have a graph, on a machine with memory for the graphs that the options
+// allow. Each graph has `calls` calls.
 struct Turn {
   GraphCapture capture;
   std::set<std::uint64_t> graphs;
@@ -118,7 +118,7 @@ TEST_CASE(
     for (const std::uint64_t key : {1, 2}) turn.Run(key);
   CHECK(turn.graphs == std::set<std::uint64_t>{1, 2});
   CHECK(turn.Run(3) == Action::kEager);
-  CHECK(turn.Run(3) == Action::kEager);  // its last use is as old as that of the other shapes
+  CHECK(turn.Run(3) == Action::kEager);  // the graphs of the other shapes were used as recently
   CHECK(turn.capture.stats().crowded == 1);
   for (int i = 0; i < 8; ++i) turn.Run(3), turn.Run(2);
   CHECK(turn.graphs == std::set<std::uint64_t>{2, 3});
@@ -146,7 +146,7 @@ TEST_CASE(
     CHECK(stats.evictions == 0);
     CHECK(stats.crowded == (shapes - 16) * 10);
   }
-  // Different shapes, such as those of the next job, must soon replace the old ones.
+  // Different shapes, such as those of the next job, must soon take the places of the old ones.
   Turn turn({2, 3, 16, true});
   for (std::uint64_t round = 0; round < 20; ++round)
     for (std::uint64_t key = 0; key < 16; ++key) turn.Run(key);
@@ -173,7 +173,7 @@ TEST_CASE(
   for (int i = 0; i < 1000; ++i) turn.Run(52, 10);
   CHECK((turn.graphs.count(52) == 1 && turn.graphs.count(51) == 0));
   CHECK(turn.capture.stats().calls <= 100);
-  // This graph is larger than the limit, so it is kept alone.
+  // This graph alone is larger than the limit. It is kept, and no other graph beside it.
   for (int i = 0; i < 10000; ++i) turn.Run(51, 200);
   CHECK(turn.graphs == std::set<std::uint64_t>{51});
 }
@@ -223,7 +223,7 @@ TEST_CASE(
   CHECK(stats.replays == replays);
   CHECK(stats.eager == eager);
   CHECK(stats.failures == failures);
-  // Each capture except the first of a shape must have a reason.
+  // Each capture must have a reason, except the first of a shape.
   CHECK(stats.captures + stats.failures <= 8 + stats.recaptures_total());
 }
 
@@ -241,7 +241,7 @@ TEST_CASE("the fastest algorithm whose workspace fits is selected, and failing o
   CHECK(best->index == 1);
   CHECK(best->measured == 3);
   CHECK(asked == std::multiset<std::size_t>{0, 1, 2, 4});
-  // In deterministic mode the first plan that runs is chosen, whatever time it takes.
+  // In deterministic mode, the first plan that can run is chosen, however long it takes.
   asked.clear();
   CHECK(ChooseAlgorithm(candidates, 1000, true, measure)->index == 0);
   CHECK(asked == std::multiset<std::size_t>{0});

@@ -1,6 +1,6 @@
 // Tests the index arithmetic of the kernels on the host: the ends of arrays, unaligned addresses,
-// windows, and the blocks of reductions. The contract of Backend compares their results with
-// float64 (../contract_test.cc, "emulated GPU").
+// windows, and the blocks of reductions. The contract of Backend compares the results of the
+// kernels with float64 (../contract_test.cc, "emulated GPU").
 #include "worker/backend/cuda/kernels/launch.h"
 
 #include <catch2/catch.hpp>
@@ -102,7 +102,7 @@ TEST_CASE("a reduction reads each element once, in an order that depends only on
     CHECK(HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}) ==
           HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}));
   }
-  // The largest value must be found at every position, and so must a NaN.
+  // Reduce must find the largest value at every position, and a NaN, too.
   for (int at = 0; at < 300; ++at) {
     const auto load = [at](std::int64_t i) { return i == at ? 2.0f : 1.0f; };
     CHECK(HostTeam<kBlock>().Reduce(300, 1.0f, load, MaxOrNan{}) == 2.0f);
@@ -194,9 +194,9 @@ TEST_CASE(
   }
   for (std::uint64_t i = 0; i < 200000; ++i) {
     std::uint32_t bits = static_cast<std::uint32_t>(random::Bits64(5, i));
-    // values that are a tie between two bf16 numbers
+    // every second value is half-way between two bf16 numbers
     if (i % 2 == 0) bits = (bits & 0xffff0000u) | 0x8000u;
-    // values in the range of fp16 and beyond it
+    // some values are in the range of fp16, and some beyond it
     if (i % 4 == 1) bits = (bits & 0x80001fffu) | ((100 + i % 50) << 23);
     const float value = FloatOf(bits);
     if (BFloat16(value).bits != tensor::NarrowOne(tensor::WireType::kBFloat16, value))
@@ -206,7 +206,7 @@ TEST_CASE(
   }
 }
 
-// Runs the launches of an operation in a plain loop.
+// Runs the launches of an operation in a plain loop on the host.
 struct Plain {
   template <typename Op>
   std::int32_t Map(std::int64_t count, const Op& op) {
@@ -222,8 +222,8 @@ struct Plain {
     return std::memcpy(to, from, bytes), 0;
   }
 };
-// The arrays of one call. Each begins `offset` elements after a multiple of 16 bytes, and lies
-// between elements that no kernel may write.
+// One array of a call. It begins `offset` elements after a multiple of 16 bytes. Before and behind
+// it are elements that no kernel may write.
 template <typename T>
 class Field {
  public:
@@ -267,8 +267,8 @@ struct TypeOf<Float16> {
   static constexpr std::int32_t kType = EG_FLOAT16;
 };
 
-// Runs the operations that use 16-byte accesses where they can, on arrays that begin `offset`
-// elements after a multiple of 16 bytes. Keeps the results.
+// Runs operations that use 16-byte accesses where they can. Their arrays begin `offset` elements
+// after a multiple of 16 bytes. The results are kept, so that they can be compared.
 template <typename T>
 class Accesses {
  public:

@@ -61,7 +61,7 @@ TEST_CASE("if bits need not repeat, each plan that fits is measured and the fast
   CHECK(p.log.Take() == "plans, make_plan 0, " + measured("p2", "e1", "e2") + "make_plan 2, " +
                             measured("p3", "e3", "e4") + "drop_plan p2, run_plan p3 0");
   CHECK(p.cache.stats().measured == 2);
-  // The choices of both modes must be kept.
+  // The choices of both modes must be kept when the mode changes.
   p.cache.SetReproducible(true);
   CHECK(p.Run(1));
   CHECK(p.log.Take() == "run_plan p1 0");

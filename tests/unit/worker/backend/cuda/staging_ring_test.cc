@@ -29,7 +29,7 @@ TEST_CASE("blocks are contiguous, are allocated in turn, and are freed with thei
   ring.Submit(c->ticket);
   ring.Reached(b->ticket);
   ring.Reached(c->ticket);
-  ring.Reached(a->ticket);  // a second call changes nothing
+  ring.Reached(a->ticket);  // a repeated call changes nothing
   CHECK(ring.stats().in_use == 0);
   const auto all = ring.Acquire(1024);
   REQUIRE(all);
@@ -60,7 +60,8 @@ TEST_CASE("ring: random blocks never overlap while they are held, and the ring n
       const auto block = ring.Acquire(bytes);
       if (!block) {
         ++refused;
-        // Memory that was acquired and submitted must become available again.
+        // Memory that was acquired and submitted must become available again when the device has
+        // reached its ticket.
         while (submitted < (held.empty() ? submitted : held.back().ticket))
           ring.Submit(++submitted);
         ring.Reached(submitted);

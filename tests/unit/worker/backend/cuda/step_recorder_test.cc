@@ -131,8 +131,7 @@ TEST_CASE("the graph of a step with an error is never launched") {
   r.Scale();
   r.recorder->EndStep();
   CHECK(r.log.Take() == "begin_capture, compute EG_OP_ZERO, end_capture g1, drop_graph g1");
-  // The error must remain until it is returned, and no step may be captured or replayed before
-  // that.
+  // The error must be kept until it is returned. Before that, no step may be captured or replayed.
   CHECK_FALSE(r.recorder->BeginStep(kKey, 1));
   r.recorder->EndStep();
   CHECK(r.log.Take().empty());
@@ -157,7 +156,7 @@ TEST_CASE("a graph is destroyed before an event that it contains, and no other g
   CHECK(r.recorder->BeginStep(kKey + 1, 1));
   r.recorder->EndStep();
   CHECK(r.log.Take() == "launch g2");
-  // its graph would wait for an event that no longer exists
+  // Its graph would wait for an event that no longer exists.
   CHECK_FALSE(r.recorder->BeginStep(kKey, 1));
   r.recorder->EndStep();
 }
@@ -174,7 +173,7 @@ TEST_CASE("measured edges surround the waits of a step, also in its graph") {
   r.Scale();
   r.recorder->Await(DeviceQueue::kCompute, there);
   r.recorder->EndStep();
-  // Two awaits in a row are measured as one wait. The event at the end of the step, e3, is outside
+  // Two Awaits in a row are measured as one wait. The event e3 at the end of the step is outside
   // the graph.
   CHECK(r.log.Take() ==
         "make_event e5, make_event e6, record 0 e5, await 0 e1, await 0 e1, record 0 e6, compute "
