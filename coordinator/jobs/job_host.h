@@ -50,7 +50,7 @@ struct JobOptions {
   // without a limit.
   std::chrono::milliseconds report_timeout{5000};
   std::chrono::milliseconds retry_min{50}, retry_max{5000};
-  // Limit for machine errors in a row of one closure or one Assign.
+  // Largest number of consecutive machine errors of one closure or one Assign.
   std::uint32_t retries_max = 10;
   // Limit for the deaths of tasks while the job makes no progress (death_backoff.h). Deaths for
   // which a closure is blamed (poison.h) do not count.

@@ -50,8 +50,8 @@ class Assignments {
   // Begins to load the shard, in place of a held copy. A repeated Assign is answered when the shard
   // is loaded. Three errors are answered at once, and do not change the held shard:
   // FailedPrecondition if the held epoch is higher, InvalidArgument if the Assign is malformed, and
-  // NotFound if the moved shard has not been received. After InvalidArgument or NotFound, a
-  // received shard of this number is freed.
+  // NotFound if the moved shard has not been received. After InvalidArgument or NotFound, any state
+  // of this shard that the server has received for a move is freed.
   void Submit(const v1::Assign& assign);
 
  private:

@@ -46,9 +46,9 @@ enum class PushCode {
   kInvalid
 };
 
-// The rows that a section of a slot names. The section names rows[k] ids of the table tables[k].
-// Table numbers are ascending. The ids, and the values or gradients of their rows, are in the order
-// of the tables.
+// The rows that a section of a request names, if its shard is a slot. (A section is the part of a
+// request for one shard.) The section names rows[k] ids of the table tables[k]. Table numbers are
+// ascending. The ids, and the values or gradients of their rows, are in the order of the tables.
 struct TableRows {
   bool present = false;  // true if the section has ids
   std::span<const std::int64_t> ids;

@@ -121,7 +121,8 @@ class FakeServers {
   fs::MemoryFileSystem* DiskOf(FakeHost& host) {
     return elsewhere ? elsewhere.get() : host.disk.get();
   }
-  // Copies the fields that every answer about a shard has from the order into the answer.
+  // Sets the job, the shard and the epoch, which every answer about a shard has. The job and the
+  // epoch are those of the order.
   template <class Answer, class Order>
   static void Address(const Order& order, std::uint32_t shard, Answer* answer) {
     answer->set_job_uid(order.job_uid());

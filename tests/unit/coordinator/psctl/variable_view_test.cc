@@ -178,7 +178,7 @@ TEST_CASE(
   CHECK(lines[6] == "busiest shards  server       pulls/s  pushes/s   in/s    out/s");
   CHECK(lines.back() == "         -7           1524              0              127");
 
-  // The increase of a shard is not known if the shard did not answer the previous sample.
+  // The rates of a shard are unknown if the previous sample lacks the shard.
   v1::VariableRow partial = Movies();
   partial.set_complete(false);
   partial.mutable_shards()->DeleteSubrange(0, 1);

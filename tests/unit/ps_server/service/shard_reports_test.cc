@@ -74,7 +74,7 @@ TEST_CASE_METHOD(Fixture, "reports with digests share the sums that are pending"
   for (std::uint32_t shard = 0; shard < 3; ++shard) Add(CountingShard(shard, kRows));
   Begin(true);  // computes the digest of shard 0 at once
   CHECK(made.empty());
-  Begin(true);  // cannot use the digest of shard 0, which was computed before
+  Begin(true);  // computes the digest of shard 0 again, because only pending digests are shared
   CHECK(executor.RunReady() == 3);
   REQUIRE(made.size() == 2);
   for (const auto& states : made) {

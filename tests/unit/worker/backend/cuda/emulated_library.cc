@@ -11,8 +11,9 @@
 //   queried or waited for, and no plan can be made (CUDA's programming guide, "prohibited and
 //   unhandled operations" of stream capture).
 // - The host can access the device's memory only while lanes run. At other times an access ends the
-//   process, unless the memory is large.
-// - An access behind the end of a piece of memory ends the process.
+//   process. Allocations above kGuardedMax are not protected, because protection would take too
+//   long.
+// - An access past the end of an allocation ends the process.
 // - Any use of an event that was dropped fails, in particular if a graph uses it.
 //
 // The device has a clock that is independent of this machine's clock. A kernel occupies its lane
