@@ -230,14 +230,15 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
         events.make_heartbeat ? events.make_heartbeat() : v1::Heartbeat();
     if (stopped || dial != session) return;
     message.mutable_heartbeat()->set_sequence(++heartbeats);
-    if (options.recommendation)
-      message.mutable_heartbeat()->set_recommendation(options.recommendation());
     Send(std::move(message));
     executor->PostAfter(heartbeat, IfStill(dial, [](Impl& me) { me.Beat(); }));
   }
 
   bool Send(v1::TaskMessage message) {
     if (state != State::kRegistered || broken) return false;
+    // The daemon also sends heartbeats of its own, between those of Beat.
+    if (message.has_heartbeat() && options.recommendation)
+      message.mutable_heartbeat()->set_recommendation(options.recommendation());
     // Inside the batch, the message needs at most 16 further bytes, for its tag and its length.
     const std::uint64_t bytes = message.ByteSizeLong() + 16;
     if (bytes > options.channel.message_bytes_max) {

@@ -188,10 +188,16 @@ TEST_CASE("each heartbeat has the cloud's latest recommendation") {
   stage.Register();
   recommendation = "leave";
   stage.executor.Advance(150ms);
+  v1::TaskMessage own;  // a heartbeat that the daemon sends by itself
+  own.mutable_heartbeat()->mutable_worker();
+  REQUIRE(stage.client->Send(own));
+  stage.executor.RunReady();
   const auto received = stage.Received();
-  REQUIRE(received.size() == 3);
+  REQUIRE(received.size() == 4);
   CHECK(received[1].heartbeat().recommendation().empty());
   CHECK(received[2].heartbeat().recommendation() == "leave");
+  CHECK(received[3].heartbeat().has_worker());
+  CHECK(received[3].heartbeat().recommendation() == "leave");
 }
 
 TEST_CASE("heartbeats are numbered and follow at the coordinator's interval") {
