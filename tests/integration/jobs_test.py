@@ -35,7 +35,7 @@ class SideBySide(unittest.TestCase):
     def ended(self, c, name):
         status = wait_for(
             "%s to end" % name,
-            lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(
+            lambda: (lambda s: s if support.has_ended(s) else None)(
                 c.psctl_json("job", "show", name)
             ),
             120,

@@ -112,6 +112,11 @@ def write(path, text):
     return path
 
 
+def has_ended(status):
+    """Returns whether a job with this status, as in `psctl job show --output json`, has ended."""
+    return status["state"] not in ("QUEUED", "STARTING", "RUNNING")
+
+
 def read(path):
     try:
         with open(path, errors="replace") as f:

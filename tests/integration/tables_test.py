@@ -18,6 +18,7 @@ import support  # noqa: E402
 from cluster import MASK, Cluster, Failure, mix, wait_for  # noqa: E402
 from limits import Group  # noqa: E402
 from stage import Skipped  # noqa: E402
+from support import has_ended  # noqa: E402
 
 EXAMPLE = os.path.join(
     os.path.dirname(os.path.abspath(__file__)),
@@ -34,10 +35,6 @@ def needs_data(path):
     """Skips the calling test if a file of the data folder is missing."""
     if not os.path.exists(os.path.join(support.data_folder(), path)):
         raise unittest.SkipTest("%s is missing (./evergrad data makes it)" % path)
-
-
-def has_ended(status):
-    return status["state"] not in ("QUEUED", "STARTING", "RUNNING")
 
 
 def server_dies(c, name):

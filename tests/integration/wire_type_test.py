@@ -19,10 +19,9 @@ class Checkpoints(unittest.TestCase):
             support.job_yaml(name="half", extra="  checkpoint: {%s}\n" % checkpoint),
         )
         c.psctl("job", "submit", path, *settings)
-        states = "QUEUED", "STARTING", "RUNNING"
         status = wait_for(
             "the job to end",
-            lambda: (lambda s: s if s["state"] not in states else None)(
+            lambda: (lambda s: s if support.has_ended(s) else None)(
                 c.psctl_json("job", "show", "half")
             ),
             120,

@@ -11,8 +11,8 @@
 //   queried or waited for, and no plan can be made (CUDA's programming guide, "prohibited and
 //   unhandled operations" of stream capture).
 // - The host can access the device's memory only while lanes run. At other times an access ends the
-//   process. While more than kGuardedMax bytes are allocated, no memory is protected, because the
-//   protection would take too long.
+//   process. Larger amounts of memory than kGuardedMax are not protected, because to protect them
+//   takes milliseconds each time.
 // - An access past the end of an allocation ends the process.
 // - Any use of an event that was dropped fails, in particular if a graph uses it.
 //
