@@ -11,7 +11,7 @@ packages=(
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   libeigen3-dev libdnnl-dev ocl-icd-opencl-dev
   libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcpp-httplib-dev
-  libsqlite3-dev zlib1g-dev libzip-dev libssl-dev
+  libsqlite3-dev zlib1g-dev libzip-dev libssl-dev libcurl4-openssl-dev libpugixml-dev
   catch2 libbenchmark-dev
   python3 dataset-fashion-mnist
 )

@@ -1,0 +1,45 @@
+// A FileSystem whose files are objects: s3:// and gs://.
+//
+// A file is an object. A folder is a common prefix of keys, or an empty object whose key ends in
+// '/', which MakeFolders writes so that an empty folder can be listed. A write collects parts of
+// `part_bytes` and uploads up to `uploads` of them at once; a file below one part is written in one
+// request by Commit. Commit is atomic, and refuses an existing name (PutMode::kIfAbsent). A reader
+// reads ahead in blocks of `read_bytes`, and always reads the object that Open found: if the object
+// was replaced, ReadAt returns FailedPrecondition; if it was removed, NotFound.
+//
+// The failpoints are those of the local file system, so that one scenario tests both: fs.write at
+// each Append, fs.sync before the last part is sent, fs.link before the object appears,
+// fs.sync_folder after it (the object is deleted again), and fs.remove.
+//
+// Differences to local files: Create does not check that the folder exists, and a key may be both a
+// file and a prefix of other files.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/fault/failpoints.h"
+#include "common/fs/file_system.h"
+#include "common/fs/object_uri.h"
+#include "common/fs/roots.h"
+#include "common/object_store/object_store.h"
+
+namespace evergrad::object_store {
+
+struct ObjectFileOptions {
+  std::uint64_t part_bytes = 8u << 20;  // doubled after each 1,000 parts, so that 5 TB fit
+  int uploads = 4;                      // parts in flight of one file
+  std::uint64_t read_bytes = 4u << 20;
+  fault::Failpoints* failpoints = nullptr;  // may be null; outlives the file system
+  const fs::Roots* roots = nullptr;         // null for any object; outlives the file system
+};
+
+// Returns the store of a bucket, which the function owns. Called once for each bucket.
+using OpenBucket =
+    std::function<absl::StatusOr<std::unique_ptr<ObjectStore>>(fs::StoreKind, const std::string&)>;
+
+std::unique_ptr<fs::FileSystem> MakeObjectFileSystem(OpenBucket open, ObjectFileOptions options);
+
+}  // namespace evergrad::object_store

@@ -1,0 +1,52 @@
+// Signatures of requests: AWS Signature Version 4 for S3, and its variant GOOG4-HMAC-SHA256 for
+// Google Cloud Storage. Pure.
+//
+// Source: "Signature Version 4 for S3 (header-based)" in the Amazon S3 API reference, and "V4
+// signing process" in the Cloud Storage documentation. libcurl 7.88 has a signer of its own, which
+// signs empty query values, escaped queries and keys with '=' wrongly (DECISIONS).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "common/fs/object_uri.h"
+#include "common/http/client.h"
+#include "common/object_store/credentials.h"
+
+namespace evergrad::object_store {
+
+struct RequestToSign {
+  std::string method;
+  std::string host;  // with its port, if it is not the default port: "127.0.0.1:9000"
+  std::string path;  // not encoded, with its leading '/': "/bucket/a key"
+  // Names and values, not encoded; a name without a value has "".
+  std::vector<std::pair<std::string, std::string>> query;
+  // Headers that are sent, except host and the headers that Sign adds. All are signed.
+  std::vector<http::Header> headers;
+  absl::string_view body;
+};
+
+struct SigningScope {
+  fs::StoreKind kind = fs::StoreKind::kS3;
+  std::string region;           // "eu-central-1"; "auto" for GCS
+  std::string service = "s3";   // "sts" for the token service; "storage" for GCS
+  std::int64_t wall_ms = 0;     // time of the request
+};
+
+// Returns the headers to add to the request: x-amz-date, x-amz-content-sha256,
+// x-amz-security-token (with a session token) and authorization; for GCS, x-goog-date,
+// x-goog-content-sha256 and authorization. For a bearer token, returns only authorization (and for
+// GCS x-goog-content-sha256 is not sent).
+std::vector<http::Header> Sign(const RequestToSign& request, const SigningScope& scope,
+                               const Credentials& credentials);
+
+// Percent-encodes all bytes but A-Z a-z 0-9 - . _ ~, and '/' if `keep_slash`; digits in upper case.
+std::string PercentEncode(absl::string_view text, bool keep_slash);
+// Returns the sorted, encoded query, which is both sent and signed: "list-type=2&prefix=a%2Fb",
+// "uploads=".
+std::string EncodeQuery(std::vector<std::pair<std::string, std::string>> query);
+
+}  // namespace evergrad::object_store
