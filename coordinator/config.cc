@@ -114,9 +114,10 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
              "folder in which each job gets its runs folder <name>-<job_uid>");
   table->Add(
       "checkpoint_root", &options->checkpoint_roots,
-      "folder that must contain the checkpoint.directory of a job, after links are followed; the "
-      "runs folder is always allowed. If left out, any folder is allowed if the cluster is on this "
+      "folder, or s3:// or gs:// URI, that must contain the checkpoint.directory of a job, after "
+      "links are followed; the runs folder is always allowed. If left out, any folder is allowed if the cluster is on this "
       "machine only (everything on loopback, no TLS), and otherwise none");
+  object_store::AddStoreOptions(table, &options->stores);
   AddJournalOptions(&options->store, table);
   AddTaskOptions(c, table);
   AddJobOptions(c, table);
@@ -143,6 +144,7 @@ absl::Status ResolveRoots(bool local_only, Options* options) {
 }
 
 absl::Status CheckOptions(const Options& options) {
+  EG_RETURN_IF_ERROR(object_store::CheckStoreOptions(options.stores));
   const MembershipOptions& m = options.control.membership;
   if (m.server_lost_after < m.lease) {
     return UserError(absl::InvalidArgumentError(

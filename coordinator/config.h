@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "common/daemon/option_table.h"
+#include "common/object_store/file_systems.h"
 #include "coordinator/service/control_plane.h"
 #include "coordinator/store/sqlite_state_store.h"
 
@@ -14,7 +15,8 @@ namespace evergrad::coordinator {
 struct Options {
   ControlOptions control;
   SqliteStoreOptions store;  // without a folder the journal is in memory and ends with the process
-  std::vector<std::string> checkpoint_roots;
+  std::vector<std::string> checkpoint_roots;  // local folders and URIs of object stores
+  object_store::StoreOptions stores;
 };
 
 // Declares the settings as flags and keys; `options` outlives the table.

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/fs/file.h"
-#include "common/fs/file_system.h"
+#include "common/object_store/file_systems.h"
 
 namespace evergrad::coordinator {
 
@@ -30,19 +30,27 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
   std::unique_ptr<Coordinator> coordinator(new Coordinator());
   coordinator->files_ =
       std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{.name = "files"});
+  coordinator->checkpoints_ = std::make_unique<runtime::ThreadExecutor>(
+      runtime::ThreadExecutor::Options{.name = "checkpoints"});
   coordinator->control_ = std::make_unique<runtime::ThreadExecutor>(
       runtime::ThreadExecutor::Options{.name = "control"});
   ControlPlane::Parts plane_parts;
   plane_parts.control = coordinator->control_.get();
   plane_parts.files = coordinator->files_.get();
+  plane_parts.checkpoints = coordinator->checkpoints_.get();
   if (!options.control.checkpoint_roots.everything()) {
     std::vector<std::string> folders = options.control.checkpoint_roots.folders();
     folders.push_back(options.control.runs_folder);
     coordinator->written_ = fs::Roots::Only(
         folders, "checkpoints must be in a folder of the coordinator's --checkpoint-root");
   }
-  coordinator->file_system_ =
-      fs::MakeLocalFileSystem({.failpoints = parts.failpoints, .roots = &coordinator->written_});
+  coordinator->file_system_ = object_store::MakeFileSystem(
+      {.local = {.failpoints = parts.failpoints, .roots = &coordinator->written_},
+       .store = options.stores,
+       .variables = parts.variables,
+       .clock = parts.clock,
+       .interruption = &coordinator->interruption_,
+       .registry = parts.registry});
   plane_parts.file_system = coordinator->file_system_.get();
   plane_parts.clock = parts.clock;
   plane_parts.logger = parts.logger;
@@ -74,6 +82,8 @@ void Coordinator::Stop() {
   if (control_ && plane_) control_->Post([plane = plane_.get()] { plane->Stop(); });
   if (server_) server_->Shutdown();  // After the shutdown nothing more is posted.
   if (control_) control_->Shutdown();
+  interruption_.Interrupt();
+  if (checkpoints_) checkpoints_->Shutdown();
   if (files_) files_->Shutdown();
 }
 

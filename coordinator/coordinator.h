@@ -6,6 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/health/health.h"
+#include "common/http/interruption.h"
+#include "common/object_store/credentials.h"
 #include "common/transport/transport.h"
 #include "coordinator/config.h"
 #include "coordinator/service/control_plane.h"
@@ -22,6 +24,7 @@ class Coordinator {
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
     health::Health* health = nullptr;  // may be null
+    object_store::Variables variables;  // environment variables; may be empty
     // Called once on the control executor, with the reason, if this process must end (LEDGER line
     // 18a). The function may be empty.
     std::function<void(const absl::Status&)> on_end;
@@ -44,8 +47,9 @@ class Coordinator {
   // The folders where checkpoints may be written: the folders that jobs may name, and the runs
   // folder.
   fs::Roots written_;
+  http::Interruption interruption_;  // ends retries of an object store in Stop()
   std::unique_ptr<fs::FileSystem> file_system_;
-  std::unique_ptr<runtime::ThreadExecutor> files_, control_;
+  std::unique_ptr<runtime::ThreadExecutor> files_, checkpoints_, control_;
   std::unique_ptr<ControlPlane> plane_;
   std::unique_ptr<transport::Server> server_;
   bool stopped_ = false;

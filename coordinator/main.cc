@@ -1,6 +1,9 @@
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/build_info.h"
@@ -17,6 +20,11 @@
 namespace {
 
 using namespace evergrad;
+
+std::optional<std::string> Variable(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
 
 // Opens the journal. Adds a condition of readiness, which the control plane fulfils later.
 absl::StatusOr<std::unique_ptr<coordinator::StateStore>> OpenStore(
@@ -72,6 +80,7 @@ int main(int argc, char** argv) {
   parts.failpoints = &daemon.failpoints();
   parts.store = store->get();
   parts.health = &daemon.health();
+  parts.variables = Variable;
   absl::Status ended;  // the reason for the stop; it is set before the stop begins
   parts.on_end = [&](const absl::Status& why) {
     ended = why;

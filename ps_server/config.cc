@@ -61,11 +61,13 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
              "longest time for which the server stays, after SIGTERM or a preemption notice, to "
              "move its shards to other servers");
   table->Add("checkpoint_root", &config->checkpoint_roots,
-             "folder that must contain all files that this server reads and writes for the "
-             "coordinator, after links are followed. These files are in the checkpoint folders of "
+             "folder, or s3:// or gs:// URI, that must contain all files that this server reads "
+             "and writes for the coordinator, after links are followed. These files are in the "
+             "checkpoint folders of "
              "jobs, and in the coordinator's runs folder for jobs without a checkpoint folder. If "
              "omitted, any folder that the coordinator names is allowed, and only the "
              "coordinator's own --checkpoint-root limits the jobs");
+  object_store::AddStoreOptions(table, &config->stores);
   table->Add("unix_dir", &config->unix_dir,
              "folder for a unix socket, through which tasks on this host reach this server. Empty "
              "means no unix socket");
@@ -84,6 +86,7 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
         absl::StrCat("--index is not a number from 0 to 4294967295: got=", config->index)));
   }
   EG_RETURN_IF_ERROR(fs::MakeRootsAbsolute("--checkpoint-root", &config->checkpoint_roots));
+  EG_RETURN_IF_ERROR(object_store::CheckStoreOptions(config->stores));
   if (config->memory_bytes_max == 0) config->memory_bytes_max = memory_bytes / 5 * 4;
   if (config->executors == 0) config->executors = std::clamp(cores, 1u, kExecutorsMax);
   if (config->peer_small_bytes_max > config->small_reserve_bytes_max) {

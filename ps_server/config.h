@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/daemon/option_table.h"
+#include "common/object_store/file_systems.h"
 
 namespace evergrad::ps_server {
 
@@ -30,8 +31,10 @@ struct Config {
   std::uint32_t streams_max = 4096;
   std::uint64_t lane_bytes_max = 64ull << 20;  // shared memory of all peers; 0 disables it
   std::string unix_dir;                        // folder of the unix socket; "" for none
-  // The folders in which the coordinator may order checkpoints. If empty, any folder is allowed.
+  // The folders in which the coordinator may order checkpoints: local folders and URIs of object
+  // stores. If empty, any folder is allowed.
   std::vector<std::string> checkpoint_roots;
+  object_store::StoreOptions stores;
   std::chrono::milliseconds drain_max{10000};
 };
 

@@ -1,23 +1,37 @@
 // evergrad-ps-server: holds shards of dense variables and of embedding tables, and applies each
 // update to them exactly once.
 #include <atomic>
+#include <cstdlib>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "common/base/ids.h"
 #include "common/daemon/daemon.h"
 #include "common/daemon/memory_limit.h"
 #include "common/daemon/this_host.h"
-#include "common/fs/file_system.h"
 #include "common/fs/host.h"
 #include "common/fs/roots.h"
+#include "common/http/interruption.h"
+#include "common/object_store/file_systems.h"
 #include "common/random/philox.h"
 #include "common/time/clock.h"
 #include "common/transport/grpc/grpc_transport.h"
 #include "ps_server/config.h"
 #include "ps_server/server.h"
 
+namespace {
+
+using namespace evergrad;
+
+std::optional<std::string> Variable(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  using namespace evergrad;
   daemon::Daemon daemon(Role::kPsServer,
                         "Holds shards of training jobs' variables and applies workers' updates to "
                         "them, each exactly once.");
@@ -45,7 +59,14 @@ int main(int argc, char** argv) {
           : fs::Roots::Only(
                 config.checkpoint_roots,
                 "to allow another folder, start the server with one more --checkpoint-root FOLDER");
-  const auto files = fs::MakeLocalFileSystem({.failpoints = &daemon.failpoints(), .roots = &roots});
+  http::Interruption interruption;  // ends retries of an object store when this process stops
+  const auto files =
+      object_store::MakeFileSystem({.local = {.failpoints = &daemon.failpoints(), .roots = &roots},
+                                    .store = config.stores,
+                                    .variables = Variable,
+                                    .clock = &clock,
+                                    .interruption = &interruption,
+                                    .registry = &daemon.registry()});
   auto server = ps_server::Server::Listen(
       {transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(),
        random::EntropyFromOs(), files.get(), &daemon.health()},
@@ -74,10 +95,12 @@ int main(int argc, char** argv) {
   const daemon::Daemon::End end = daemon.WaitForEnd();
   // The coordinator refused this process permanently; the log has the reason.
   if (end.kind == daemon::Daemon::End::Kind::kRefused) {
+    interruption.Interrupt();
     (*server)->Stop("refused");
     return refused_code;
   }
   if (end.kind == daemon::Daemon::End::Kind::kDrain) (*server)->Drain(end.reason);
+  interruption.Interrupt();
   (*server)->Stop(end.reason);
   if (end.kind == daemon::Daemon::End::Kind::kDrain) daemon.ReportHandedOver();
   return daemon::kExitOk;

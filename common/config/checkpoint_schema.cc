@@ -1,7 +1,7 @@
 #include "common/config/job_schema.h"
 
 #include "absl/strings/str_replace.h"
-#include "common/fs/file.h"
+#include "common/fs/object_uri.h"
 
 namespace evergrad::config {
 namespace {
@@ -35,17 +35,18 @@ Key<CheckpointSpec> EveryKey() {
 Key<CheckpointSpec> DirectoryKey() {
   Key<CheckpointSpec> key = PlainText<CheckpointSpec>(
       "directory", &CheckpointSpec::directory,
-      "folder that all daemons share. Each job writes to its own subfolder, NAME-JOB_UID. If "
-      "omitted, the job writes to checkpoint/ in its runs folder");
-  key.type = "path or file:// URI";
+      "folder that all daemons share, or a folder in an object store that all daemons reach: "
+      "s3://bucket/folder or gs://bucket/folder. Each job writes to its own subfolder, "
+      "NAME-JOB_UID. If omitted, the job writes to checkpoint/ in its runs folder");
+  key.type = "path, or file://, s3:// or gs:// URI";
   key.read = [](Reader& r, const Node& n, CheckpointSpec* t) {
     const auto text = r.Text(n, "directory");
     if (!text) return;
-    const auto path = fs::LocalPath(*text);
+    const absl::Status uri = fs::CheckUri(*text);
     if (text->empty())
       r.Report(n.where(), "`directory`: expected a folder, got an empty text");
-    else if (!path.ok())
-      r.Report(n.where(), absl::StrCat("`directory`: ", path.status().message()));
+    else if (!uri.ok())
+      r.Report(n.where(), absl::StrCat("`directory`: ", uri.message()));
     else
       t->directory = *text;
   };

@@ -14,7 +14,7 @@ constexpr std::size_t kLostTextMax = 200;
 void CheckpointResume::Look() {
   fs::FileSystem* const disk = &host_->file_system();
   std::weak_ptr<bool> alive = alive_;
-  host_->OnFileThread([this, alive, disk, spec = id_.spec.checkpoint, runs = id_.runs_folder,
+  host_->OnCheckpointThread([this, alive, disk, spec = id_.spec.checkpoint, runs = id_.runs_folder,
                        name = id_.spec.name, uid = id_.uid] {
     absl::StatusOr<ResumePoint> point = FindResumePoint(*disk, spec, runs, name, uid);
     return [this, alive, point = std::move(point)] {

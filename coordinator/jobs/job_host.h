@@ -114,7 +114,12 @@ class JobHost : public MetricsFile::Host {
   // Runs `work` on the file thread, in order with all writes, and then runs the returned function
   // on the control executor.
   virtual void OnFileThread(std::function<std::function<void()>()> work) = 0;
-  virtual fs::FileSystem& file_system() = 0;  // Blocks; use it on the file thread.
+  // Like OnFileThread, for checkpoints. A process has another thread for them, so that a slow
+  // object store does not hold up the files of runs.
+  virtual void OnCheckpointThread(std::function<std::function<void()>()> work) {
+    OnFileThread(std::move(work));
+  }
+  virtual fs::FileSystem& file_system() = 0;  // Blocks; use it on the checkpoint thread.
   // Returns the reason why the store accepts no commits now, or "". While there is a reason, the
   // job begins no new work.
   virtual std::string StoreTrouble() const = 0;

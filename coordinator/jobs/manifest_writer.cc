@@ -76,7 +76,7 @@ void ManifestWriter::Write(v1::Manifest manifest, bool whole, const Done& done) 
 void ManifestWriter::Step(const std::shared_ptr<ReadBack>& reading, const Done& done) {
   fs::FileSystem* const disk = &host_->file_system();
   std::weak_ptr<bool> alive = alive_;
-  host_->OnFileThread([this, alive, disk, reading, done, folder = folder_,
+  host_->OnCheckpointThread([this, alive, disk, reading, done, folder = folder_,
                        keep = id_.spec.checkpoint.keep,
                        here = host_->HostName()]() -> std::function<void()> {
     if (!reading->Step(*disk)) {
@@ -134,7 +134,7 @@ void ManifestWriter::ForgetOlder(const std::set<std::string>& named) {
   host_->WhenDurable([this, alive, sweep = std::move(sweep)]() mutable {
     if (alive.expired()) return;
     fs::FileSystem* const disk = &host_->file_system();
-    host_->OnFileThread([this, alive, disk, sweep = std::move(sweep)] {
+    host_->OnCheckpointThread([this, alive, disk, sweep = std::move(sweep)] {
       const auto swept = SweepFolder(*disk, sweep);
       return [this, alive, status = swept.status()] {
         if (!alive.expired() && !status.ok())

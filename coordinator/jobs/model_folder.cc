@@ -24,11 +24,11 @@ void ModelFolder::Write(const v1::CheckpointStatus& checkpoint,
                                            absl::StrCat(id_.runs_folder, "/model/tables.npz")));
 }
 
-// `tables` is shared with the file thread, which alone uses it until its step has ended.
+// `tables` is shared with the checkpoint thread, which alone uses it until its step has ended.
 void ModelFolder::StepTables(const std::shared_ptr<ModelTables>& tables) {
   fs::FileSystem* const disk = &host_->file_system();
   std::weak_ptr<bool> alive = alive_;
-  host_->OnFileThread([this, alive, disk, tables]() -> std::function<void()> {
+  host_->OnCheckpointThread([this, alive, disk, tables]() -> std::function<void()> {
     const bool over = tables->Step(*disk);
     return [this, alive, tables, over] {
       if (alive.expired()) return;

@@ -218,11 +218,14 @@ int Show(Context& context, const std::vector<std::string>& args, bool verify) {
       daemon::OptionTable::Kind::kCommand);
   table.AddArgument("PATH", &path,
                     "a job's checkpoint folder or runs folder (its newest manifest is used), a "
-                    "manifest, or one shard file; file:// or a plain path");
+                    "manifest, or one shard file; a plain path, file://, s3:// or gs://");
+  object_store::StoreOptions stores;
   AddOutputOption(&table, &output);
+  object_store::AddStoreOptions(&table, &stores);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  const auto files = fs::MakeLocalFileSystem();
-  const auto checkpoint = Load(*files, UriOf(context, path), verify);
+  const auto files = OpenFiles(context, stores);
+  if (!files.ok()) return Report(context, files.status());
+  const auto checkpoint = Load(**files, UriOf(context, path), verify);
   if (!checkpoint.ok()) return ReportCheckpoint(context, checkpoint.status());
   if (output == "json") {
     context.out << Dump(JsonOf(*checkpoint)) << "\n";
@@ -239,6 +242,20 @@ int Show(Context& context, const std::vector<std::string>& args, bool verify) {
 
 std::string UriOf(const Context& context, const std::string& path) {
   return absl::StrContains(path, "://") ? path : AbsolutePath(context, path);
+}
+
+absl::StatusOr<std::unique_ptr<fs::FileSystem>> OpenFiles(
+    const Context& context, const object_store::StoreOptions& stores) {
+  EG_RETURN_IF_ERROR(object_store::CheckStoreOptions(stores));
+  object_store::FileSystemParts parts;
+  parts.store = stores;
+  parts.variables = [&context](const std::string& name) -> std::optional<std::string> {
+    const auto found = context.environment.find(name);
+    if (found == context.environment.end()) return std::nullopt;
+    return found->second;
+  };
+  parts.clock = context.clock;
+  return object_store::MakeFileSystem(std::move(parts));
 }
 
 int ReportCheckpoint(Context& context, const absl::Status& status) {

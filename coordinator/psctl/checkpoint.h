@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/fs/file.h"
 #include "common/fs/file_system.h"
+#include "common/object_store/file_systems.h"
 #include "coordinator/psctl/context.h"
 #include "evergrad/v1/snapshot.pb.h"
 
@@ -15,6 +16,11 @@ namespace evergrad::psctl {
 
 // Returns `path` unchanged if it is a URI, and otherwise as an absolute path.
 std::string UriOf(const Context& context, const std::string& path);
+
+// Returns the files of this host and of object stores, with the credentials of the environment. A
+// wrong option is a user's error. `context` outlives the result.
+absl::StatusOr<std::unique_ptr<fs::FileSystem>> OpenFiles(
+    const Context& context, const object_store::StoreOptions& stores);
 
 struct FoundManifest {
   std::string uri;

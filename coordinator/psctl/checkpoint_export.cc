@@ -354,13 +354,15 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
       daemon::OptionTable::Kind::kCommand);
   table.AddArgument("PATH", &path,
                     "a job's checkpoint folder or runs folder (its newest manifest is used, and "
-                    "must not be damaged), or a manifest; file:// or a plain path");
+                    "must not be damaged), or a manifest; a plain path, file://, s3:// or gs://");
   table.Add("to", &to, "the file to write: .npz or .safetensors");
   table.AddBytes("part-bytes", &part_bytes,
                  "tables above this size are written in parts of at most this size: "
                  "NAME/ids.00000, NAME/rows.00000, …",
                  {4096, 1ull << 50});
+  object_store::StoreOptions stores;
   AddOutputOption(&table, &output);
+  object_store::AddStoreOptions(&table, &stores);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const bool npz = absl::EndsWith(to, ".npz");
   if (!npz && !absl::EndsWith(to, ".safetensors"))
@@ -378,8 +380,9 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
             "a shard file holds only a part of a variable; name its manifest or folder: path=",
             uri))));
 
-  const auto files = fs::MakeLocalFileSystem();
-  const auto found = FindManifest(*files, uri);
+  const auto files = OpenFiles(context, stores);
+  if (!files.ok()) return Report(context, files.status());
+  const auto found = FindManifest(**files, uri);
   if (!found.ok()) return ReportCheckpoint(context, found.status());
   // For a folder, the newest checkpoint is exported. An older checkpoint is exported only if the
   // user names its manifest.
@@ -393,7 +396,7 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
                                          "; to export it, name its manifest: path=", found->uri)));
   }
   const auto contents =
-      Export(*files, *found, part_bytes,
+      Export(**files, *found, part_bytes,
              npz ? weights::Format::kNpz : weights::Format::kSafetensors, *target);
   if (!contents.ok()) return ReportCheckpoint(context, contents.status());
 

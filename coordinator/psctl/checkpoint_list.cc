@@ -257,11 +257,14 @@ int ListCheckpoints(Context& context, const std::vector<std::string>& args) {
       daemon::OptionTable::Kind::kCommand);
   table.AddArgument("FOLDER", &path,
                     "a coordinator's runs folder, a checkpoint.directory, or one job's folder in "
-                    "either; file:// or a plain path");
+                    "either; a plain path, file://, s3:// or gs://");
+  object_store::StoreOptions stores;
   AddOutputOption(&table, &output);
+  object_store::AddStoreOptions(&table, &stores);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  const auto files = fs::MakeLocalFileSystem();
-  return ListCheckpointsOf(context, *files, UriOf(context, path), output == "json");
+  const auto files = OpenFiles(context, stores);
+  if (!files.ok()) return Report(context, files.status());
+  return ListCheckpointsOf(context, **files, UriOf(context, path), output == "json");
 }
 
 int ListCheckpointsOf(Context& context, fs::FileSystem& files, const std::string& uri,

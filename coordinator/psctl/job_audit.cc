@@ -138,13 +138,15 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
             "uid or name of the job; a name means the newest job of that name. The coordinator "
             "gives the path of the newest checkpoint");
   table.Add("checkpoint", &path,
-            "a checkpoint's folder, a manifest, or a job's runs folder, in place of --job; file:// "
-            "or a plain path");
+            "a checkpoint's folder, a manifest, or a job's runs folder, in place of --job; a "
+            "plain path, file://, s3:// or gs://");
   table.Add("verbose", &verbose,
             "print one line for each epoch; by default, consecutive epochs with equal numbers of "
             "examples share a line");
   AddConnectionOptions(&table, &connection);
+  object_store::StoreOptions stores;
   AddOutputOption(&table, &output);
+  object_store::AddStoreOptions(&table, &stores);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   if (job.empty() == path.empty())
     return Report(context, UserError(absl::InvalidArgumentError(
@@ -156,10 +158,11 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
     status = *std::move(found);
     path = status->checkpoint().uri();
   }
-  const auto files = fs::MakeLocalFileSystem();
-  const auto found = FindManifest(*files, UriOf(context, path));
+  const auto files = OpenFiles(context, stores);
+  if (!files.ok()) return Report(context, files.status());
+  const auto found = FindManifest(**files, UriOf(context, path));
   if (!found.ok()) return ReportCheckpoint(context, found.status());
-  auto audit = AuditCheckpoint(*files, found->uri, found->manifest);
+  auto audit = AuditCheckpoint(**files, found->uri, found->manifest);
   if (!audit.ok()) return ReportCheckpoint(context, audit.status());
   if (status) CompareWithCoordinator(*status, found->manifest, &*audit);
   if (output == "json")

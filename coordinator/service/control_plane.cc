@@ -40,7 +40,9 @@ ControlPlane::ControlPlane(ControlOptions options, const Parts& parts)
       parts_{parts.control, parts.clock, parts.logger, parts.store,  &options_, &life_,
              &store_watch_, &gate_,      &files_,      &membership_, &reports_, &sessions_,
              &jobs_,        &division_,  &drains_,     &log_reads_,  &metrics_},
-      job_host_(MakeJobHost(parts_, parts.failpoints, parts.file_system, &supervisor_)),
+      job_host_(MakeJobHost(
+          parts_, parts.checkpoints == nullptr ? parts.files : parts.checkpoints,
+          parts.failpoints, parts.file_system, &supervisor_)),
       jobs_(options_.jobs_running_max),
       drains_(&jobs_, &sessions_),
       division_host_(MakeDivisionHost(parts_, &supervisor_)),

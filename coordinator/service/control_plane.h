@@ -42,7 +42,8 @@ class ControlPlane final {
   struct Parts {
     runtime::Executor* control = nullptr;
     runtime::Executor* files = nullptr;
-    fs::FileSystem* file_system = nullptr;  // file system of checkpoints
+    runtime::Executor* checkpoints = nullptr;  // null: `files` has the checkpoints, too
+    fs::FileSystem* file_system = nullptr;     // file system of checkpoints
     const Clock* clock = nullptr;
     log::Logger* logger = nullptr;
     metrics::Registry* registry = nullptr;

@@ -12,9 +12,10 @@ constexpr std::uint64_t kForeignLoggedMax = 10;  // further messages are only co
 
 class ServiceJobHost final : public JobHost {
  public:
-  ServiceJobHost(ServiceParts parts, fault::Failpoints* failpoints, fs::FileSystem* file_system,
-                 JobSupervisor* supervisor)
+  ServiceJobHost(ServiceParts parts, runtime::Executor* checkpoints, fault::Failpoints* failpoints,
+                 fs::FileSystem* file_system, JobSupervisor* supervisor)
       : parts_(parts),
+        checkpoints_(checkpoints),
         failpoints_(failpoints),
         file_system_(file_system),
         supervisor_(supervisor) {}
@@ -54,6 +55,11 @@ class ServiceJobHost final : public JobHost {
   void OnFileThread(std::function<std::function<void()>()> work) override {
     parts_.files->Run(std::move(work));
   }
+  void OnCheckpointThread(std::function<std::function<void()>()> work) override {
+    checkpoints_->Post([control = parts_.control, work = std::move(work)] {
+      control->Post(work());
+    });
+  }
   fs::FileSystem& file_system() override { return *file_system_; }
   std::string StoreTrouble() const override {
     return std::string(parts_.store_watch->status().message());
@@ -80,6 +86,7 @@ class ServiceJobHost final : public JobHost {
   }
 
   const ServiceParts parts_;
+  runtime::Executor* const checkpoints_;
   fault::Failpoints* const failpoints_;
   fs::FileSystem* const file_system_;
   JobSupervisor* const supervisor_;
@@ -87,9 +94,10 @@ class ServiceJobHost final : public JobHost {
 
 }  // namespace
 
-std::unique_ptr<JobHost> MakeJobHost(ServiceParts parts, fault::Failpoints* failpoints,
-                                     fs::FileSystem* file_system, JobSupervisor* supervisor) {
-  return std::make_unique<ServiceJobHost>(parts, failpoints, file_system, supervisor);
+std::unique_ptr<JobHost> MakeJobHost(ServiceParts parts, runtime::Executor* checkpoints,
+                                     fault::Failpoints* failpoints, fs::FileSystem* file_system,
+                                     JobSupervisor* supervisor) {
+  return std::make_unique<ServiceJobHost>(parts, checkpoints, failpoints, file_system, supervisor);
 }
 
 }  // namespace evergrad::coordinator

@@ -11,7 +11,9 @@
 namespace evergrad::coordinator {
 
 // The control executor owns the host and its jobs; the other parts outlive the host.
-std::unique_ptr<JobHost> MakeJobHost(ServiceParts parts, fault::Failpoints* failpoints,
-                                     fs::FileSystem* file_system, JobSupervisor* supervisor);
+// `checkpoints` is the thread that reads and writes checkpoints.
+std::unique_ptr<JobHost> MakeJobHost(ServiceParts parts, runtime::Executor* checkpoints,
+                                     fault::Failpoints* failpoints, fs::FileSystem* file_system,
+                                     JobSupervisor* supervisor);
 
 }  // namespace evergrad::coordinator

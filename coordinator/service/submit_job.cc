@@ -3,6 +3,7 @@
 #include "common/config/job_spec.h"
 #include "common/config/job_type.h"
 #include "common/fs/file.h"
+#include "common/fs/object_uri.h"
 #include "common/grants/grant_proof.h"
 #include "common/random/philox.h"
 #include "coordinator/service/job_calls.h"
@@ -34,9 +35,9 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
         "spec.type ", spec.type, " is for fault tests: start the daemons with --failpoints")));
   }
   if (const std::string& directory = spec.checkpoint.directory; !directory.empty()) {
-    const auto path = fs::LocalPath(directory);
-    if (!path.ok()) return UserError(path.status());
-    if (!control.checkpoint_roots.Names(*path))
+    EG_RETURN_IF_ERROR(UserError(fs::CheckUri(directory)));
+    const bool in_store = fs::IsObjectUri(directory);
+    if (!control.checkpoint_roots.Names(in_store ? directory : *fs::LocalPath(directory)))
       return control.checkpoint_roots.Refusal("checkpoint.directory", directory);
   }
   return std::move(spec);
