@@ -32,7 +32,7 @@ std::string Defect(const v1::Manifest& m) {
     if (!done.ok() || !refused.ok()) return at("a set is malformed");
     if (s.file().empty()) {
       if (s.bytes() != 0 || !s.sha256().empty() || s.lsn() != 0 || s.vlsn() != 0 || !done->empty())
-        return at("an entry without a file has other fields");
+        return at("the shard has no file, but a size, a digest or progress");
       continue;
     }
     const auto key = ParseShardFileName(s.file());

@@ -305,7 +305,7 @@ absl::Status SectionLimit::CheckRow(absl::string_view kind, absl::string_view na
   if (row_bytes <= bytes || server.empty()) return absl::OkStatus();
   return UserError(absl::InvalidArgumentError(absl::StrCat(
       kind, " ", name, ": one row exceeds the limit of one request to ps_server/", server,
-      ": row_bytes=", row_bytes, " max=", bytes, "; start that server with more than ", flag)));
+      ": row_bytes=", row_bytes, " max=", bytes, "; raise the limit of that server, now ", flag)));
 }
 
 absl::Status SectionLimit::CheckShards(const v1::Plan& plan) const {
@@ -323,7 +323,7 @@ absl::Status SectionLimit::CheckShards(const v1::Plan& plan) const {
     return UserError(absl::InvalidArgumentError(absl::StrCat(
         "variable ", variable.name(), ": its rows ", shard.row_begin(), " to ", shard.row_end(),
         " exceed the limit of one request to ps_server/", server, ": bytes=", shard_bytes,
-        " max=", bytes, "; start that server with more than ", flag,
+        " max=", bytes, "; raise the limit of that server, now ", flag,
         ", or submit the job again while that server is connected, so that the variable is "
         "partitioned to fit the server's limit")));
   }

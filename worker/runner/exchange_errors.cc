@@ -30,7 +30,7 @@ absl::Status NeverFits(const Layout& layout, const SectionSize& section, const s
   return WithOrigin(UserError(absl::InvalidArgumentError(absl::StrCat(
                         SectionName(layout, shard), " do not fit into one request to ps_server/",
                         server, ": bytes=", section.request_bytes + section.response_bytes,
-                        " max=", limits.section_bytes_max(), "; start that server with more than ",
+                        " max=", limits.section_bytes_max(), "; raise the limit of that server, now ",
                         limits.section_flag(), ", or ", remedy))),
                     absl::StrCat("ps_server/", server));
 }

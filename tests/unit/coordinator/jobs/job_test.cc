@@ -262,7 +262,7 @@ TEST_CASE(
         Catch::StartsWith("variable counting/samples: its rows 0 to 4 exceed the limit of one "
                           "request to ps_server/8") &&
             Catch::Contains(
-                "bytes=16 max=12; start that server with more than --budget-bytes-max 65548"));
+                "bytes=16 max=12; raise the limit of that server, now --budget-bytes-max 65548"));
   }
 }
 
@@ -278,8 +278,8 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kFailed);
   CHECK_THAT(c.Status().first_cause().message(),
              Catch::Equals("variable counting/samples: one row exceeds the limit of one request to "
-                           "ps_server/7: row_bytes=4 max=3; start that server "
-                           "with more than --budget-bytes-max 65539"));
+                           "ps_server/7: row_bytes=4 max=3; raise the limit of "
+                           "that server, now --budget-bytes-max 65539"));
   CHECK(c.Status().first_cause().kind() == "user");
 }
 

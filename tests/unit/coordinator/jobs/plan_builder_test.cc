@@ -73,7 +73,7 @@ TEST_CASE(
   const absl::Status row = BuildPlan(Spec(), Described(), limit).status();
   CHECK(row.message() ==
         "variable dense/kernel: one row exceeds the limit of one request to ps_server/3: "
-        "row_bytes=1024 max=1023; start that server with more than "
+        "row_bytes=1024 max=1023; raise the limit of that server, now "
         "--budget-bytes-max 106496");
   CHECK(BlameOf(row) == Blame::kUser);
   v1::DescribeResult rows;
