@@ -41,12 +41,21 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
                   {64 << 10, 1ull << 40});
   table->Add(
       "data_root", &config->data_roots,
-      "folder that must contain the data files that jobs name, after links are followed; may be "
-      "repeated. Without it, jobs may read every file that this process can read if worker and "
+      "folder, or s3:// or gs:// URI, that must contain the data files that jobs name, after links "
+      "are followed; may be repeated. Without it, jobs may read every file that this process can read if worker and "
       "coordinator listen on loopback only, without TLS; otherwise jobs may read no file");
   table->AddBytes("data_bytes_max", &config->data_bytes_max,
                   "memory limit of one data source; a larger source is refused",
                   {kMiB, 1ull << 42});
+  table->Add("data_cache", &config->data_cache,
+             "folder for copies of data files that lie in an object store; the workers of a host "
+             "may share it. Empty means the folder evergrad-data-UID in TMPDIR or /tmp, where UID is "
+             "the number of the user");
+  table->AddBytes("data_cache_bytes_max", &config->data_cache_bytes_max,
+                  "limit of the bytes in that folder; the copies that were not used for the "
+                  "longest time are removed, and a data file above the limit is refused",
+                  {kMiB, 1ull << 50});
+  object_store::AddStoreOptions(table, &config->stores);
   table->Add("step_records_max", &config->step_records_max,
              "largest number of step records that are kept between two heartbeats; a further "
              "record replaces the oldest one",
@@ -93,6 +102,7 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config
         absl::StrCat("--lane-bytes is not a multiple of 64KiB: got=", config->lane_bytes)));
   }
   EG_RETURN_IF_ERROR(fs::MakeRootsAbsolute("--data-root", &config->data_roots));
+  EG_RETURN_IF_ERROR(object_store::CheckStoreOptions(config->stores));
   if (config->threads == 0) config->threads = std::max(1u, cores / 2);
   EG_ASSIGN_OR_RETURN(const DeviceChoice choice,
                       ChooseCheckedDevice(config->device, config->cuda_library, check_seed));

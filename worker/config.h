@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "common/daemon/option_table.h"
 #include "common/fs/roots.h"
+#include "common/object_store/file_systems.h"
 
 namespace evergrad::worker {
 
@@ -26,6 +27,10 @@ struct Config {
   // The folders of jobs' data files. RootsOf describes the meaning of an empty list.
   std::vector<std::string> data_roots = {};
   std::uint64_t data_bytes_max = 8ull << 30;
+  // The folder of the copies of data files in object stores; "" for a folder in TMPDIR or /tmp.
+  std::string data_cache = {};
+  std::uint64_t data_cache_bytes_max = 50ull << 30;
+  object_store::StoreOptions stores = {};
   std::uint32_t step_records_max = 4096;
   std::chrono::milliseconds call_deadline{10000};
   std::uint64_t lane_bytes = 2ull << 20;  // 0 means no shared memory

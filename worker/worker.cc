@@ -177,6 +177,7 @@ struct Worker::Impl {
     options.prefetch_batches_max = config.prefetch_batches_max;
     options.prefetch_bytes_max = config.prefetch_bytes_max;
     options.data_bytes_max = config.data_bytes_max;
+    options.data_cache = dependencies.data_cache;
     options.data_roots = RootsOf(
         // `local_only` is false until the coordinator has stated whether other users may submit
         // jobs.

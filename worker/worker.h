@@ -28,6 +28,7 @@
 namespace evergrad::worker {
 
 class JobKind;
+class ObjectCache;
 
 inline constexpr char kDeviceLost[] = "device_lost";
 // Returns the exit code for the kind of a refusal, or for kDeviceLost (common/daemon/exit_codes.h).
@@ -43,6 +44,7 @@ class Worker {
     fault::Failpoints* failpoints = nullptr;  // may be null
     std::uint64_t process_uid = 0;            // random, drawn at start
     health::Health* health = nullptr;         // may be null
+    ObjectCache* data_cache = nullptr;        // DataOptions::cache; may be null
   };
   struct Identity : client::TaskIdentity {
     // A user's functions, which outlive the worker; null if there are none.

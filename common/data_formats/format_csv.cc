@@ -32,7 +32,7 @@ Key<SourceSpec> SeparatorKey() {
 
 Table<SourceSpec> SourceTable() {
   return {"a csv source",
-          {PathKey("path", &SourceSpec::path, "path of a file, .gz or plain",
+          {PathKey("path", &SourceSpec::path, "path, s3:// or gs:// URI of a file, .gz or plain",
                    "file of records; a relative path starts at the job file's folder",
                    "\"${EVERGRAD_DATA:-../data}/ratings/ratings.csv\""),
            Flag<SourceSpec>("header", &SourceSpec::header,

@@ -26,10 +26,10 @@ const DataFormat& IdxFormat() {
       .name = "idx",
       .defaults = {},
       .source = {"an idx source",
-                 {PathKey("images", &SourceSpec::images, "path of an IDX file, .gz or plain",
+                 {PathKey("images", &SourceSpec::images, "path, s3:// or gs:// URI of an IDX file, .gz or plain",
                           "file of images; a relative path starts at the job file's folder",
                           "\"${EVERGRAD_DATA:-../data}/fashion-mnist/train-images-idx3-ubyte.gz\""),
-                  PathKey("labels", &SourceSpec::labels, "path of an IDX file, .gz or plain",
+                  PathKey("labels", &SourceSpec::labels, "path, s3:// or gs:// URI of an IDX file, .gz or plain",
                           "file of labels: one class number per example",
                           "\"${EVERGRAD_DATA:-../data}/fashion-mnist/"
                           "train-labels-idx1-ubyte.gz\"")},

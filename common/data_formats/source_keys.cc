@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "common/fs/file.h"
+#include "common/fs/object_uri.h"
 
 namespace evergrad::config {
 namespace {
@@ -11,14 +12,13 @@ void ReadPath(Reader& r, const Node& n, const std::string& name, std::string* to
   if (!v) return;
   if (v->empty())
     return r.Report(n.where(), absl::StrCat("`", name, "`: expected a path, got nothing"));
-  const auto path = fs::LocalPath(*v);
-  if (!path.ok())
-    r.Report(n.where(), absl::StrCat("`", name, "`: ", path.status().message()));
-  else if (path->find_first_of("*?") != std::string::npos)
+  if (const absl::Status uri = fs::CheckUri(*v); !uri.ok())
+    r.Report(n.where(), absl::StrCat("`", name, "`: ", uri.message()));
+  else if (v->find_first_of("*?") != std::string::npos)
     r.Report(n.where(), absl::StrCat("`", name, "`: expected the path of one file, got ",
                                      n.Describe(), ": not built yet: patterns of several files"));
   else
-    *to = *path;
+    *to = fs::IsObjectUri(*v) ? *v : *fs::LocalPath(*v);
 }
 
 void ReadMissing(Reader& r, const Node& n, SourceSpec* t) {

@@ -185,7 +185,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& sourc
                       TypedDatasetBuilder::Make(source, fields, train, Manner(source), options));
   EG_ASSIGN_OR_RETURN(
       std::unique_ptr<CsvRecords> records,
-      CsvRecords::Open(source.path, source.separator, source.quoting, options.roots));
+      CsvRecords::Open(source.path, source.separator, source.quoting, options));
   return CsvReader(source, std::move(records), std::move(builder)).Read();
 }
 

@@ -14,8 +14,8 @@ CsvRecords::~CsvRecords() = default;
 
 absl::StatusOr<std::unique_ptr<CsvRecords>> CsvRecords::Open(const std::string& path,
                                                              std::string separator, bool quoting,
-                                                             const fs::Roots& roots) {
-  EG_ASSIGN_OR_RETURN(std::unique_ptr<DataFile> file, DataFile::Open(path, roots, "a csv file"));
+                                                             const DataOptions& options) {
+  EG_ASSIGN_OR_RETURN(std::unique_ptr<DataFile> file, DataFile::Open(path, options, "a csv file"));
   std::unique_ptr<CsvRecords> records(
       new CsvRecords(std::move(separator), quoting, std::move(file)));
   EG_RETURN_IF_ERROR(records->Fill());

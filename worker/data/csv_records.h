@@ -24,7 +24,7 @@ class CsvRecords {
   // is an ordinary character.
   static absl::StatusOr<std::unique_ptr<CsvRecords>> Open(const std::string& path,
                                                           std::string separator, bool quoting,
-                                                          const fs::Roots& roots = {});
+                                                          const DataOptions& options = {});
   ~CsvRecords();
 
   // Reads the next record; returns false at the end of the file. The views are valid until the next

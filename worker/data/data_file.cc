@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/fs/object_uri.h"
 #include "worker/data/file_error.h"
 #include "worker/data/fingerprint.h"
 
@@ -52,6 +53,21 @@ const Packing* OtherPacking(absl::string_view head) {
   return nullptr;
 }
 
+// Opens a local file, or the copy of an object.
+absl::StatusOr<ObjectCache::Copy> OpenStored(const std::string& path, const DataOptions& options) {
+  const fs::Roots& roots = options.roots;
+  if (fs::IsObjectUri(path)) {
+    if (!roots.Names(path)) return roots.Refusal("the data file", path);
+    if (options.cache != nullptr) return options.cache->Open(path);
+    return UserError(absl::UnimplementedError(
+        absl::StrCat("this program reads local data files only: file=", path)));
+  }
+  // O_NONBLOCK prevents a named pipe from blocking the thread.
+  ObjectCache::Copy copy{roots.Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY), ""};
+  if (copy.file.get() >= 0) return copy;
+  return errno == EXDEV ? roots.Refusal("the data file", path) : FileError("open", path, errno);
+}
+
 }  // namespace
 
 struct DataFile::Stream {
@@ -66,17 +82,19 @@ struct DataFile::Stream {
   Stream& operator=(const Stream&) = delete;
 };
 
-DataFile::DataFile(std::string path, fs::Descriptor file, std::uint64_t stored_bytes)
-    : path_(std::move(path)), file_(std::move(file)), stored_bytes_(stored_bytes) {}
+DataFile::DataFile(std::string path, fs::Descriptor file, std::string version,
+                   std::uint64_t stored_bytes)
+    : path_(std::move(path)),
+      file_(std::move(file)),
+      version_(std::move(version)),
+      stored_bytes_(stored_bytes) {}
 DataFile::~DataFile() = default;
 
 absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path,
-                                                         const fs::Roots& roots,
+                                                         const DataOptions& options,
                                                          absl::string_view want) {
-  // O_NONBLOCK prevents a named pipe from blocking the thread.
-  fs::Descriptor file = roots.Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-  if (file.get() < 0)
-    return errno == EXDEV ? roots.Refusal("the data file", path) : FileError("open", path, errno);
+  EG_ASSIGN_OR_RETURN(ObjectCache::Copy opened, OpenStored(path, options));
+  fs::Descriptor file = std::move(opened.file);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return FileError("open", path, errno);
   const auto refuse = [&](absl::string_view words, absl::string_view values) {
@@ -95,7 +113,8 @@ absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path
                   absl::StrCat("want=", want, ", gzip (.gz) or plain got=", other->name, " (`",
                                other->unpack, "` decompresses it; `gzip` compresses it again)"));
   std::unique_ptr<DataFile> data(
-      new DataFile(path, std::move(file), static_cast<std::uint64_t>(info.st_size)));
+      new DataFile(path, std::move(file), std::move(opened.version),
+                   static_cast<std::uint64_t>(info.st_size)));
   if (begins.size() >= sizeof(kGzipMagic) && std::memcmp(head, kGzipMagic, sizeof(kGzipMagic)) == 0)
     data->stream_ = std::make_unique<Stream>();
   return data;
@@ -182,7 +201,7 @@ absl::StatusOr<std::size_t> DataFile::Unpack(char* to, std::size_t bytes) {
 }
 
 absl::StatusOr<std::string> DataFile::Fingerprint() const {
-  return FileFingerprint(file_.get(), path_);
+  return FileFingerprint(file_.get(), path_, version_);
 }
 
 }  // namespace evergrad::worker

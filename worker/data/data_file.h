@@ -1,4 +1,5 @@
-// A user's data file, plain or compressed with gzip. Gzip data is decompressed while it is read.
+// A user's data file, plain or compressed with gzip. Gzip data is decompressed while it is read. The
+// file may lie in an object store; a copy of it is then read (object_cache.h).
 #pragma once
 
 #include <cstddef>
@@ -9,18 +10,18 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/fs/descriptor.h"
-#include "common/fs/roots.h"
+#include "worker/data/dataset.h"
 
 namespace evergrad::worker {
 
 // Errors are user errors and name the file. Not thread-safe.
 class DataFile {
  public:
-  // `want` describes the expected kind of file: "an idx file". A file outside of `roots` is refused
-  // (PermissionDenied), and so is a path that is not a regular file. Unsupported compressions (xz,
+  // `want` describes the expected kind of file: "an idx file". A file outside of `options.roots` is
+  // refused (PermissionDenied), and so is a path that is not a regular file. Unsupported compressions (xz,
   // bzip2, zip, …) are refused by name.
   static absl::StatusOr<std::unique_ptr<DataFile>> Open(const std::string& path,
-                                                        const fs::Roots& roots,
+                                                        const DataOptions& options,
                                                         absl::string_view want);
   ~DataFile();
 
@@ -42,7 +43,8 @@ class DataFile {
 
  private:
   struct Stream;
-  DataFile(std::string path, fs::Descriptor file, std::uint64_t stored_bytes);
+  DataFile(std::string path, fs::Descriptor file, std::string version,
+           std::uint64_t stored_bytes);
   absl::StatusOr<std::size_t> ReadStored(char* to, std::size_t bytes);
   absl::StatusOr<std::size_t> Unpack(char* to, std::size_t bytes);
   // At the end of a gzip member, returns whether another member follows.
@@ -51,6 +53,7 @@ class DataFile {
 
   const std::string path_;
   const fs::Descriptor file_;
+  const std::string version_;  // version of an object; "" for a local file
   const std::uint64_t stored_bytes_;
   std::uint64_t offset_ = 0;
   std::unique_ptr<Stream> stream_;  // nullptr for a plain file

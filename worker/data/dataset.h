@@ -13,6 +13,7 @@
 #include "common/data_formats/data_spec.h"
 #include "common/fs/roots.h"
 #include "common/tensor/tensor.h"
+#include "worker/data/object_cache.h"
 
 namespace evergrad::worker {
 
@@ -67,6 +68,8 @@ inline constexpr std::uint64_t kDataBytesMax = 8ull << 30;
 struct DataOptions {
   std::uint64_t bytes_max = kDataBytesMax;  // memory limit of one data source
   fs::Roots roots = {};                     // folders that may hold its files
+  // Holds copies of the files that lie in an object store. If null, such files are refused.
+  ObjectCache* cache = nullptr;
 };
 
 // Opens a source of any format (openers.h). `train` is null for the training data. For other data,

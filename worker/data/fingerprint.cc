@@ -42,7 +42,8 @@ absl::Status HashRange(int fd, const std::string& path, std::uint64_t offset, st
 
 }  // namespace
 
-absl::StatusOr<std::string> FileFingerprint(int fd, const std::string& path) {
+absl::StatusOr<std::string> FileFingerprint(int fd, const std::string& path,
+                                            const std::string& version) {
   struct stat st {};
   if (::fstat(fd, &st) != 0) return FileError("read", path, errno);
   const std::uint64_t size = static_cast<std::uint64_t>(st.st_size);
@@ -62,6 +63,8 @@ absl::StatusOr<std::string> FileFingerprint(int fd, const std::string& path) {
   const std::string hex = absl::BytesToHexString(
       absl::string_view(reinterpret_cast<const char*>(digest), digest_bytes));
   if (size <= kWholeBytesMax) return absl::StrFormat("size=%d sha256=%s", size, hex);
+  if (!version.empty())
+    return absl::StrFormat("size=%d version=%s sha256=%s", size, version, hex);
   return absl::StrFormat("size=%d mtime=%d.%09d sha256=%s", size, st.st_mtim.tv_sec,
                          st.st_mtim.tv_nsec, hex);
 }

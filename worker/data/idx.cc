@@ -184,11 +184,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& sourc
   }
 
   EG_ASSIGN_OR_RETURN(auto label_file,
-                      DataFile::Open(source.labels, options.roots, "an idx file of labels"));
+                      DataFile::Open(source.labels, options, "an idx file of labels"));
   EG_ASSIGN_OR_RETURN(const Header label_header,
                       ReadHeader(*label_file, 1, 1, "0x00000801 (labels: unsigned bytes, rank 1)"));
   EG_ASSIGN_OR_RETURN(auto image_file,
-                      DataFile::Open(source.images, options.roots, "an idx file of images"));
+                      DataFile::Open(source.images, options, "an idx file of images"));
   EG_ASSIGN_OR_RETURN(const Header image_header,
                       ReadHeader(*image_file, 2, 4,
                                  "0x00000802 to 0x00000804 (images: unsigned bytes, rank 2 to 4)"));

@@ -325,7 +325,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonl(const config::SourceSpec& sou
   EG_ASSIGN_OR_RETURN(TypedDatasetBuilder builder,
                       TypedDatasetBuilder::Make(source, fields, train, Manner(source), options));
   EG_ASSIGN_OR_RETURN(std::unique_ptr<DataFile> file,
-                      DataFile::Open(source.path, options.roots, "a jsonl file"));
+                      DataFile::Open(source.path, options, "a jsonl file"));
   return JsonlReader(source, std::move(file), std::move(builder)).Read();
 }
 

@@ -104,7 +104,9 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     metrics.ShowServedJob(info.name(), uid);
     job = std::make_unique<JobContext>(
         info, JobContext::Environment{backend,
-                                      {options.data_bytes_max, options.data_roots},
+                                      {.bytes_max = options.data_bytes_max,
+                                       .roots = options.data_roots,
+                                       .cache = options.data_cache},
                                       &metrics.data,
                                       allocate,
                                       env.more_job_kinds});

@@ -59,6 +59,7 @@ class Runner {
     std::uint64_t prefetch_bytes_max = 64ull << 20;
     std::uint64_t data_bytes_max = 8ull << 30;  // memory limit of one data source
     fs::Roots data_roots = {};                  // folders that hold jobs' data files
+    ObjectCache* data_cache = nullptr;          // DataOptions::cache; may be null
     // The limit of step records between two heartbeats; older records are dropped and counted.
     std::uint32_t step_records_max = 4096;
     std::chrono::milliseconds call_deadline{10000};

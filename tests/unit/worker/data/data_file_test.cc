@@ -36,7 +36,7 @@ std::string Gzip(const std::string& text) {
 // Returns all bytes of the file, or the error. The file is read `step` bytes at a time.
 absl::StatusOr<std::string> All(const std::string& path, std::size_t step = 7,
                                 const fs::Roots& roots = {}) {
-  auto file = DataFile::Open(path, roots, "a csv file");
+  auto file = DataFile::Open(path, {.roots = roots}, "a csv file");
   if (!file.ok()) return file.status();
   std::string all(step, '\0');
   for (std::size_t size = 0;; all.resize(size + step)) {
