@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/fs/object_uri.h"
 #include "common/fs/roots.h"
 
 namespace evergrad::coordinator {
@@ -112,6 +113,12 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
   ControlOptions& c = options->control;
   table->Add("runs", &c.runs_folder,
              "folder in which each job gets its runs folder <name>-<job_uid>");
+  table->Add("runs_copy", &c.runs_copy,
+             "s3:// or gs:// URI of a folder to which the runs folder of each job is copied, "
+             "without its checkpoints: when the job has ended, and at intervals before. Empty means "
+             "no copies");
+  table->Add("runs_copy_every", &c.runs_copy_every, "time between two copies of a running job",
+             milliseconds(1'000), milliseconds(86'400'000));
   table->Add(
       "checkpoint_root", &options->checkpoint_roots,
       "folder, or s3:// or gs:// URI, that must contain the checkpoint.directory of a job, after "
@@ -145,6 +152,11 @@ absl::Status ResolveRoots(bool local_only, Options* options) {
 
 absl::Status CheckOptions(const Options& options) {
   EG_RETURN_IF_ERROR(object_store::CheckStoreOptions(options.stores));
+  if (const std::string& copy = options.control.runs_copy; !copy.empty()) {
+    if (const auto uri = fs::ParseObjectUri(copy); !uri.ok())
+      return UserError(absl::InvalidArgumentError(
+          absl::StrCat("--runs-copy: expected an s3:// or gs:// URI: ", uri.status().message())));
+  }
   const MembershipOptions& m = options.control.membership;
   if (m.server_lost_after < m.lease) {
     return UserError(absl::InvalidArgumentError(

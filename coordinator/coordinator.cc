@@ -52,6 +52,20 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
        .interruption = &coordinator->interruption_,
        .registry = parts.registry});
   plane_parts.file_system = coordinator->file_system_.get();
+  if (!options.control.runs_copy.empty()) {
+    // The copies may be outside of the folders of checkpoints, because no user names their place.
+    coordinator->copies_ = std::make_unique<runtime::ThreadExecutor>(
+        runtime::ThreadExecutor::Options{.name = "copies"});
+    coordinator->copy_files_ =
+        object_store::MakeFileSystem({.local = {.failpoints = parts.failpoints},
+                                      .store = options.stores,
+                                      .variables = parts.variables,
+                                      .clock = parts.clock,
+                                      .interruption = &coordinator->interruption_,
+                                      .registry = parts.registry});
+    plane_parts.copies = coordinator->copies_.get();
+    plane_parts.copy_files = coordinator->copy_files_.get();
+  }
   plane_parts.clock = parts.clock;
   plane_parts.logger = parts.logger;
   plane_parts.registry = parts.registry;
@@ -83,6 +97,7 @@ void Coordinator::Stop() {
   if (server_) server_->Shutdown();  // After the shutdown nothing more is posted.
   if (control_) control_->Shutdown();
   interruption_.Interrupt();
+  if (copies_) copies_->Shutdown();
   if (checkpoints_) checkpoints_->Shutdown();
   if (files_) files_->Shutdown();
 }

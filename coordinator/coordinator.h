@@ -48,8 +48,8 @@ class Coordinator {
   // folder.
   fs::Roots written_;
   http::Interruption interruption_;  // ends retries of an object store in Stop()
-  std::unique_ptr<fs::FileSystem> file_system_;
-  std::unique_ptr<runtime::ThreadExecutor> files_, checkpoints_, control_;
+  std::unique_ptr<fs::FileSystem> file_system_, copy_files_;
+  std::unique_ptr<runtime::ThreadExecutor> files_, checkpoints_, copies_, control_;
   std::unique_ptr<ControlPlane> plane_;
   std::unique_ptr<transport::Server> server_;
   bool stopped_ = false;

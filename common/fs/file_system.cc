@@ -56,6 +56,11 @@ absl::Status FileError(int error, absl::string_view what, absl::string_view path
   }
 }
 
+absl::StatusOr<std::unique_ptr<WritableFile>> FileSystem::Replace(absl::string_view uri) {
+  return absl::UnimplementedError(
+      absl::StrCat("this file system does not replace files: path=", uri));
+}
+
 std::string JoinUri(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(absl::StripSuffix(folder, "/"), "/", name);
 }

@@ -1,15 +1,18 @@
 // Reads and writes files that are named by URIs. A file is written as a whole or not at all, and
 // can be read at any offset. Snapshots and manifests are such files.
 //
-// `file:///x` and plain paths name the local file system. Any other scheme is refused by name
-// (Unimplemented). A commit needs no rename of a folder, no append and no second write to an
-// existing file, so an object store could implement it.
+// The local file system (MakeLocalFileSystem) has files with the URIs `file:///x` and plain paths.
+// The file system of an object store (common/object_store/object_files.h) has files with the URIs
+// s3:// and gs://. common/object_store/file_systems.h joins the two. Each refuses other schemes by
+// name (Unimplemented). A commit needs no rename of a folder, no append and no second write to an
+// existing file, because object stores have none of these.
 //
 // All calls block, so only I/O threads may make them, never an executor. A FileSystem is
-// thread-safe; an open file belongs to one thread. Errors name the path and a remedy. The kinds of
-// errors are NotFound, AlreadyExists, PermissionDenied, ResourceExhausted (disk or quota full, too
-// many open files), FailedPrecondition (a folder in place of a file, or the reverse),
-// InvalidArgument (the URI), and DataLoss (the device reports an error).
+// thread-safe, and outlives its open files; an open file belongs to one thread. Errors name the
+// path and a remedy. The kinds of errors are NotFound, AlreadyExists, PermissionDenied,
+// ResourceExhausted (disk or quota full, too many open files), FailedPrecondition (a folder in
+// place of a file, or the reverse), InvalidArgument (the URI), and DataLoss (the device reports an
+// error). Object stores have further kinds (common/object_store/object_store.h).
 //
 // The failpoints are fs.write (at each Append), fs.sync, fs.link and fs.sync_folder (at the three
 // steps of Commit), and fs.remove. The action `error` makes the step fail.
@@ -30,7 +33,8 @@
 namespace evergrad::fs {
 
 // A file that is invisible until Commit(). The destruction of a file without a commit leaves
-// no trace. After an error every further call returns FailedPrecondition.
+// no trace. After an error every further call returns FailedPrecondition. An implementation may
+// write in the background, and then returns the error of a write from a later call.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -38,7 +42,8 @@ class WritableFile {
   // Syncs the contents, creates the name, and syncs the folder. After OK the file survives a loss
   // of power. Returns AlreadyExists if the name has been taken meanwhile; an existing file is never
   // overwritten. After any other error the name is free again. A crash during the call may leave
-  // the complete file, so the caller must not announce the file before OK.
+  // the complete file, so the caller must not announce the file before OK. The same holds for the
+  // errors Unavailable and Cancelled of an object store, whose answer may have been lost.
   virtual absl::Status Commit() = 0;
 };
 
@@ -66,14 +71,18 @@ inline constexpr std::size_t kListEntriesMax = 1'000'000;
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // Begins a new file. The errors are AlreadyExists for the name, and NotFound for its folder.
+  // Begins a new file. The errors are AlreadyExists for the name, and NotFound for its folder. (In
+  // an object store no folder is needed.)
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(absl::string_view uri) = 0;
+  // Like Create, but Commit replaces an existing file: readers see the old file or the new one.
+  // Returns Unimplemented if the file system never replaces files.
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> Replace(absl::string_view uri);
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) = 0;
   // Lists a folder in the order of names, without files that are being written. Returns
   // ResourceExhausted above kListEntriesMax entries.
   virtual absl::StatusOr<std::vector<ListedFile>> List(absl::string_view uri) = 0;
   // Removes a file or an empty folder; the removal is durable when the call returns. Open readers
-  // can continue to read the file.
+  // can continue to read a local file; for an object they return NotFound.
   virtual absl::Status Remove(absl::string_view uri) = 0;
   virtual absl::StatusOr<bool> Exists(absl::string_view uri) = 0;
   // Creates a folder with all its parents; the folders are durable when the call returns. An
@@ -95,7 +104,7 @@ struct LocalOptions {
 };
 std::unique_ptr<FileSystem> MakeLocalFileSystem(LocalOptions options = {});
 
-// Joins "file:///runs" and "a" to "file:///runs/a".
+// Joins "file:///runs" and "a" to "file:///runs/a", and "s3://bucket" and "a" to "s3://bucket/a".
 std::string JoinUri(absl::string_view folder, absl::string_view name);
 // Split "file:///runs/a" into "file:///runs" and "a", and "a" into "." and "a".
 std::string FolderOf(absl::string_view uri);

@@ -69,16 +69,19 @@ void SweepLeftovers(int folder) {
 
 class LocalWriter final : public WritableFile {
  public:
-  LocalWriter(std::string path, std::string name, Descriptor folder, fault::Failpoints* failpoints)
+  LocalWriter(std::string path, std::string name, Descriptor folder, bool replaces,
+              fault::Failpoints* failpoints)
       : path_(std::move(path)),
         name_(std::move(name)),
         folder_(std::move(folder)),
+        replaces_(replaces),
         failpoints_(failpoints) {}
   ~LocalWriter() override { DropTemporary(); }
 
   absl::Status Begin(bool unnamed) {
     // Commit gives a name to such a file through its path in /proc, so /proc must be available.
-    if (unnamed && ::access("/proc/self/fd", X_OK) == 0) {
+    // A file without a name cannot take the place of another one.
+    if (unnamed && !replaces_ && ::access("/proc/self/fd", X_OK) == 0) {
       file_ = OpenAt(folder_.get(), ".", O_WRONLY | O_TMPFILE, 0666);
       if (file_.get() >= 0) return absl::OkStatus();
       if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOENT)
@@ -121,7 +124,7 @@ class LocalWriter final : public WritableFile {
     EG_RETURN_IF_ERROR(Link());
     absl::Status synced =
         Sync(folder_.get(), failpoints_, "fs.sync_folder", "cannot sync folder of file", path_);
-    if (!synced.ok()) ::unlinkat(folder_.get(), name_.c_str(), 0);
+    if (!synced.ok() && !replaces_) ::unlinkat(folder_.get(), name_.c_str(), 0);
     return synced;
   }
 
@@ -144,6 +147,12 @@ class LocalWriter final : public WritableFile {
   }
 
   absl::Status Link() {
+    if (replaces_) {
+      if (::renameat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str()) != 0)
+        return FileError(errno, "cannot name file", path_);
+      temporary_.clear();
+      return absl::OkStatus();
+    }
     if (temporary_.empty()) {
       const std::string self = absl::StrCat("/proc/self/fd/", file_.get());
       if (::linkat(AT_FDCWD, self.c_str(), folder_.get(), name_.c_str(), AT_SYMLINK_FOLLOW) != 0)
@@ -178,6 +187,7 @@ class LocalWriter final : public WritableFile {
 
   const std::string path_, name_;
   const Descriptor folder_;
+  const bool replaces_;
   fault::Failpoints* const failpoints_;
   Descriptor file_;
   std::string temporary_;  // "" if the file has no name
@@ -216,6 +226,13 @@ class LocalFileSystem final : public FileSystem {
       : options_(options), roots_(options.roots == nullptr ? everywhere_ : *options.roots) {}
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(absl::string_view uri) override {
+    return Begin(uri, false);
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> Replace(absl::string_view uri) override {
+    return Begin(uri, true);
+  }
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Begin(absl::string_view uri, bool replaces) {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
     const std::string name = NameOf(path);
     if (name.empty() || name == "." || name == ".." || absl::StartsWith(name, kTemporaryPrefix)) {
@@ -225,10 +242,14 @@ class LocalFileSystem final : public FileSystem {
     Descriptor folder = roots_.Open(FolderOf(path), O_RDONLY | O_DIRECTORY);
     if (folder.get() < 0) return Failed("cannot open the folder of a new file", path);
     struct stat info;
-    if (::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
-      return FileError(EEXIST, "cannot create file", path);
-    if (errno != ENOENT) return FileError(errno, "cannot create file", path);
-    auto file = std::make_unique<LocalWriter>(path, name, std::move(folder), options_.failpoints);
+    const bool exists =
+        ::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+    if (exists && S_ISDIR(info.st_mode))
+      return FileError(replaces ? EISDIR : EEXIST, "cannot create file", path);
+    if (exists && !replaces) return FileError(EEXIST, "cannot create file", path);
+    if (!exists && errno != ENOENT) return FileError(errno, "cannot create file", path);
+    auto file = std::make_unique<LocalWriter>(path, name, std::move(folder), replaces,
+                                              options_.failpoints);
     EG_RETURN_IF_ERROR(file->Begin(options_.unnamed));
     return std::unique_ptr<WritableFile>(std::move(file));
   }

@@ -23,6 +23,8 @@ struct ControlOptions {
   std::chrono::milliseconds wait_max{10000};      // longest wait of GetJob
   std::chrono::milliseconds query_timeout{5000};  // time limit of ListVariables and ReadTaskLogs
   std::string runs_folder = "runs";               // absolute path
+  std::string runs_copy;                          // URI of the folder of copies; "" for none
+  std::chrono::milliseconds runs_copy_every{60'000};
   fs::Roots checkpoint_roots = {};  // folders that may contain a job's checkpoint.directory
   // Limit of jobs that run at the same time. Further jobs wait in the queue.
   std::uint32_t jobs_running_max = 1;

@@ -67,6 +67,9 @@ ControlPlane::ControlPlane(ControlOptions options, const Parts& parts)
       closure_calls_(parts_),
       task_calls_(parts_),
       run_file_calls_(parts_),
+      run_copies_(parts_, {parts.copies == nullptr ? "" : options_.runs_copy,
+                           options_.runs_copy_every},
+                  parts.copies, parts.copy_files, parts.registry),
       job_gauges_(*parts.registry),
       intake_(parts_, MakeReceiver()) {
   store_watch_.Listen([this] { CheckStore(); });
@@ -135,6 +138,7 @@ void ControlPlane::Tick() {
   job_calls_.Check();
   closure_calls_.Check();
   log_reads_.Check(parts_.clock->Now());
+  run_copies_.Tick();
   UpdateMetrics();
   UpdateReadiness();
   parts_.control->PostAfter(options_.tick, [this] {

@@ -27,6 +27,7 @@
 #include "coordinator/service/job_calls.h"
 #include "coordinator/service/job_supervisor.h"
 #include "coordinator/service/registration.h"
+#include "coordinator/service/run_copies.h"
 #include "coordinator/service/run_file_calls.h"
 #include "coordinator/service/service_parts.h"
 #include "coordinator/service/task_calls.h"
@@ -43,7 +44,9 @@ class ControlPlane final {
     runtime::Executor* control = nullptr;
     runtime::Executor* files = nullptr;
     runtime::Executor* checkpoints = nullptr;  // null: `files` has the checkpoints, too
+    runtime::Executor* copies = nullptr;       // for ControlOptions::runs_copy; may be null
     fs::FileSystem* file_system = nullptr;     // file system of checkpoints
+    fs::FileSystem* copy_files = nullptr;      // file system of the copies of runs; may be null
     const Clock* clock = nullptr;
     log::Logger* logger = nullptr;
     metrics::Registry* registry = nullptr;
@@ -120,6 +123,7 @@ class ControlPlane final {
   ClosureCalls closure_calls_;
   TaskCalls task_calls_;
   RunFileCalls run_file_calls_;
+  RunCopies run_copies_;
 
   JobGauges job_gauges_;
   TransportIntake intake_;

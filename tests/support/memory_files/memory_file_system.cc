@@ -25,9 +25,10 @@ absl::Status Crashed(const std::string& path) {
 
 class MemoryWriter final : public WritableFile {
  public:
-  MemoryWriter(MemoryFileSystem* files, std::string path, std::uint64_t generation)
+  MemoryWriter(MemoryFileSystem* files, std::string path, bool replaces, std::uint64_t generation)
       : files_(*files),
         path_(std::move(path)),
+        replaces_(replaces),
         generation_(generation),
         inode_(std::make_shared<MemoryFileSystem::Inode>()) {}
   ~MemoryWriter() override {
@@ -63,16 +64,21 @@ class MemoryWriter final : public WritableFile {
     {
       MutexLock lock(&files_.mu_);
       if (generation_ != files_.generation_) return Crashed(path_);
-      if (files_.files_.contains(path_) || files_.folders_.contains(path_))
+      if ((files_.files_.contains(path_) && !replaces_) || files_.folders_.contains(path_))
         return FileError(EEXIST, "cannot name file", path_);
       Forget();
+      if (const auto found = files_.files_.find(path_); found != files_.files_.end())
+        replaced_ = found->second;
       files_.files_[path_] = inode_;
     }
     absl::Status sync_folder = At(failpoints, "fs.sync_folder");
     MutexLock lock(&files_.mu_);
     if (generation_ != files_.generation_) return Crashed(path_);
     if (!sync_folder.ok()) {
-      files_.files_.erase(path_);
+      if (replaced_ == nullptr)
+        files_.files_.erase(path_);
+      else
+        files_.files_[path_] = replaced_;
       return sync_folder;
     }
     if (files_.options_.syncs_folders) files_.durable_[path_] = inode_;
@@ -92,8 +98,10 @@ class MemoryWriter final : public WritableFile {
 
   MemoryFileSystem& files_;
   const std::string path_;
+  const bool replaces_;
   const std::uint64_t generation_;
-  const std::shared_ptr<MemoryFileSystem::Inode> inode_;
+  const std::shared_ptr<MemoryFileSystem::Inode> replaced_;  // null if Commit created the name
+  std::shared_ptr<MemoryFileSystem::Inode> inode_;
   bool failed_ = false, counted_ = true;
 };
 
@@ -155,6 +163,15 @@ void MemoryFileSystem::SetBytesMax(std::uint64_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> MemoryFileSystem::Create(absl::string_view uri) {
+  return Begin(uri, false);
+}
+
+absl::StatusOr<std::unique_ptr<WritableFile>> MemoryFileSystem::Replace(absl::string_view uri) {
+  return Begin(uri, true);
+}
+
+absl::StatusOr<std::unique_ptr<WritableFile>> MemoryFileSystem::Begin(absl::string_view uri,
+                                                                      bool replaces) {
   EG_ASSIGN_OR_RETURN(const std::string path, PathOf(uri));
   if (uri.empty() || uri.back() == '/')
     return absl::InvalidArgumentError(
@@ -164,9 +181,10 @@ absl::StatusOr<std::unique_ptr<WritableFile>> MemoryFileSystem::Create(absl::str
     return FileError(ENOTDIR, "cannot open the folder of a new file", path);
   if (!folders_.contains(FolderOf(path)))
     return FileError(ENOENT, "cannot open the folder of a new file", path);
-  if (files_.contains(path) || folders_.contains(path))
+  if ((files_.contains(path) && !replaces) || folders_.contains(path))
     return FileError(EEXIST, "cannot create file", path);
-  return std::unique_ptr<WritableFile>(std::make_unique<MemoryWriter>(this, path, generation_));
+  return std::unique_ptr<WritableFile>(
+      std::make_unique<MemoryWriter>(this, path, replaces, generation_));
 }
 
 absl::StatusOr<std::unique_ptr<ReadableFile>> MemoryFileSystem::Open(absl::string_view uri) {

@@ -31,6 +31,7 @@ class MemoryFileSystem final : public FileSystem {
   ~MemoryFileSystem() override;
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(absl::string_view uri) override;
+  absl::StatusOr<std::unique_ptr<WritableFile>> Replace(absl::string_view uri) override;
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) override;
   absl::StatusOr<std::vector<ListedFile>> List(absl::string_view uri) override;
   absl::Status Remove(absl::string_view uri) override;
@@ -57,6 +58,7 @@ class MemoryFileSystem final : public FileSystem {
     bool synced = false;
   };
   absl::StatusOr<std::string> PathOf(absl::string_view uri) const;
+  absl::StatusOr<std::unique_ptr<WritableFile>> Begin(absl::string_view uri, bool replaces);
   std::uint64_t BytesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
