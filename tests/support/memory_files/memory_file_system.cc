@@ -100,8 +100,8 @@ class MemoryWriter final : public WritableFile {
   const std::string path_;
   const bool replaces_;
   const std::uint64_t generation_;
-  const std::shared_ptr<MemoryFileSystem::Inode> replaced_;  // null if Commit created the name
-  std::shared_ptr<MemoryFileSystem::Inode> inode_;
+  std::shared_ptr<MemoryFileSystem::Inode> replaced_;  // null if Commit created the name
+  const std::shared_ptr<MemoryFileSystem::Inode> inode_;
   bool failed_ = false, counted_ = true;
 };
 
