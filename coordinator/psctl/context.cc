@@ -15,15 +15,16 @@
 #include "common/daemon/version.h"
 #include "common/fs/file.h"
 #include "common/schema/scalar.h"
+#include "coordinator/psctl/cluster_contexts.h"
 #include "coordinator/psctl/text_table.h"
 
 namespace evergrad::psctl {
-namespace {
 
 std::vector<Verb> AllVerbs() {
   std::vector<Verb> all;
   for (std::vector<Verb> verbs : {JobVerbs(), ClusterVerbs(), TaskVerbs(), VariableVerbs(),
-                                  LogsVerbs(), HealthVerbs(), CheckpointVerbs(), CertVerbs()})
+                                  LogsVerbs(), HealthVerbs(), CheckpointVerbs(), CertVerbs(),
+                                  ContextVerbs(), CompletionVerbs()})
     std::move(verbs.begin(), verbs.end(), std::back_inserter(all));
   all.push_back({"version", "", "print the version",
                  [](Context& context, const std::vector<std::string>& args) {
@@ -40,6 +41,8 @@ std::vector<Verb> AllVerbs() {
                  }});
   return all;
 }
+
+namespace {
 
 std::string Overview(const std::vector<Verb>& verbs, absl::string_view noun) {
   std::string out = noun.empty() ? "psctl: runs and watches Evergrad clusters and their "
@@ -72,7 +75,9 @@ int UsageError(Context& context, const std::string& text) {
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection) {
   table->Add("coordinator", &connection->coordinator,
              "address of the coordinator; if left out, the address in the cluster folder, or else "
-             "$EVERGRAD_COORDINATOR");
+             "$EVERGRAD_COORDINATOR, or else the context $EVERGRAD_CONTEXT or the current context");
+  table->Add("context", &connection->context,
+             "name of a context (psctl context list), whose address and certificate are used");
   table->Add("folder", &connection->folder, "cluster folder (psctl cluster up)");
   table->Add("tls.ca", &connection->tls.ca,
              "PEM file of the authority; give all three --tls-… flags or none");
@@ -89,8 +94,36 @@ void AddOutputOption(daemon::OptionTable* table, std::string* output) {
   table->AddChoice("output", output, {"text", "json"}, "text for people, json for programs");
 }
 
-absl::StatusOr<std::string> CoordinatorAddress(const Context& context,
-                                               const Connection& connection) {
+namespace {
+
+std::string Variable(const Context& context, const char* name) {
+  const auto found = context.environment.find(name);
+  return found == context.environment.end() ? "" : found->second;
+}
+
+// Returns the name of the context to use if nothing else names a coordinator, or "".
+absl::StatusOr<std::string> DefaultContext(const Context& context) {
+  if (std::string name = Variable(context, "EVERGRAD_CONTEXT"); !name.empty()) return name;
+  if (!ClusterContextsPath(context).ok()) return std::string();  // there is no home folder
+  EG_ASSIGN_OR_RETURN(ClusterContexts contexts, ReadClusterContexts(context));
+  return std::move(contexts.current);
+}
+
+absl::StatusOr<Target> TargetOfContext(const Context& context, const std::string& name,
+                                       const transport::TlsFiles& tls) {
+  EG_ASSIGN_OR_RETURN(ClusterContext one, ClusterContextNamed(context, name));
+  Target target{std::move(one.coordinator), tls};
+  if (tls.empty()) {
+    target.tls.ca = std::move(one.tls_ca);
+    target.tls.cert = std::move(one.tls_cert);
+    target.tls.key = std::move(one.tls_key);
+  }
+  return target;
+}
+
+}  // namespace
+
+absl::StatusOr<Target> TargetOf(const Context& context, const Connection& connection) {
   const int files =
       !connection.tls.ca.empty() + !connection.tls.cert.empty() + !connection.tls.key.empty();
   if (files != 0 && files != 3)
@@ -98,14 +131,18 @@ absl::StatusOr<std::string> CoordinatorAddress(const Context& context,
         absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key "
                                    "(psctl cert issue writes them)"));
   // `from` names the source of the address, for the error of a malformed address.
-  const auto checked = [](absl::string_view from,
-                          std::string address) -> absl::StatusOr<std::string> {
+  const auto checked = [&](absl::string_view from,
+                          std::string address) -> absl::StatusOr<Target> {
     const std::optional<HostPort> parts = ParseHostPort(address);
-    if (parts && parts->port != 0) return address;
+    if (parts && parts->port != 0) return Target{std::move(address), connection.tls};
     return UserError(absl::InvalidArgumentError(absl::StrCat(
         from, ": expected host:port with a port from 1 to 65535, got `", address, "`")));
   };
+  if (!connection.coordinator.empty() && !connection.context.empty())
+    return UserError(absl::InvalidArgumentError("give --coordinator or --context, not both"));
   if (!connection.coordinator.empty()) return checked("--coordinator", connection.coordinator);
+  if (!connection.context.empty())
+    return TargetOfContext(context, connection.context, connection.tls);
   const std::string file =
       absl::StrCat(AbsolutePath(context, connection.folder), "/coordinator.address");
   if (fs::Exists(file)) {
@@ -113,12 +150,13 @@ absl::StatusOr<std::string> CoordinatorAddress(const Context& context,
     if (const std::string address(absl::StripAsciiWhitespace(text)); !address.empty())
       return checked(ShowPath(context, file), address);
   }
-  const auto found = context.environment.find("EVERGRAD_COORDINATOR");
-  if (found != context.environment.end() && !found->second.empty())
-    return checked("$EVERGRAD_COORDINATOR", found->second);
+  if (std::string address = Variable(context, "EVERGRAD_COORDINATOR"); !address.empty())
+    return checked("$EVERGRAD_COORDINATOR", std::move(address));
+  EG_ASSIGN_OR_RETURN(const std::string name, DefaultContext(context));
+  if (!name.empty()) return TargetOfContext(context, name, connection.tls);
   return UserError(absl::InvalidArgumentError(
       absl::StrCat("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, "
-                   "start a cluster here (psctl cluster up)",
+                   "choose a context (psctl context use), start a cluster here (psctl cluster up)",
                    connection.instead.empty() ? "" : absl::StrCat(", or ", connection.instead),
                    ": no ", ShowPath(context, file))));
 }

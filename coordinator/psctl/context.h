@@ -53,8 +53,10 @@ struct Context {
 
 // The options of every verb that calls a coordinator.
 struct Connection {
-  // If "", the address comes from the cluster folder, or else from EVERGRAD_COORDINATOR.
+  // If "", the address comes from the cluster folder, EVERGRAD_COORDINATOR, the context that
+  // EVERGRAD_CONTEXT names, or the current context, in this order.
   std::string coordinator;
+  std::string context;  // the name of a context (cluster_contexts.h), in place of `coordinator`
   std::string folder = ".evergrad";
   transport::TlsFiles tls;
   std::chrono::milliseconds timeout{10000};
@@ -65,9 +67,15 @@ struct Connection {
 };
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection);
 void AddOutputOption(daemon::OptionTable* table, std::string* output);
-// If there is no address, returns a user's error that names the three ways to give one.
-absl::StatusOr<std::string> CoordinatorAddress(const Context& context,
-                                               const Connection& connection);
+// The address and the certificate of a connection.
+struct Target {
+  std::string address;
+  transport::TlsFiles tls;
+};
+// Returns the target of `connection`. The files of a context are used only with the address of the
+// context, and only if the connection has none. If there is no address, returns a user's error that
+// names the ways to give one.
+absl::StatusOr<Target> TargetOf(const Context& context, const Connection& connection);
 
 // Parses `args` (without the program, noun and verb). Returns an exit code if the verb has ended,
 // because help was printed or the usage was wrong.
@@ -92,6 +100,14 @@ std::vector<Verb> LogsVerbs();
 std::vector<Verb> HealthVerbs();
 std::vector<Verb> CertVerbs();
 std::vector<Verb> CheckpointVerbs();
+std::vector<Verb> CompletionVerbs();
+// Returns all verbs of psctl.
+std::vector<Verb> AllVerbs();
+// Returns the words that can take the place of the last of `words`, which follow `psctl` on a
+// command line, in alphabetical order.
+std::vector<std::string> CompletionCandidates(const Context& context,
+                                              const std::vector<Verb>& verbs,
+                                              const std::vector<std::string>& words);
 
 // Runs the whole program, with the parts that main.cc creates. `args` do not include the program's
 // name.

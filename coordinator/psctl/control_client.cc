@@ -28,15 +28,15 @@ ControlClient::~ControlClient() = default;
 
 absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(
     Context& context, const Connection& connection) {
-  EG_ASSIGN_OR_RETURN(std::string address, CoordinatorAddress(context, connection));
+  EG_ASSIGN_OR_RETURN(Target target, TargetOf(context, connection));
   transport::ChannelOptions options;
-  options.tls = connection.tls;
+  options.tls = std::move(target.tls);
   options.peer_task = "coordinator";
   options.check_host = true;
   options.message_bytes_max = 64ull << 20;  // for a job with many variables and shards
-  EG_ASSIGN_OR_RETURN(auto channel, context.transport->Dial({address, ""}, options));
+  EG_ASSIGN_OR_RETURN(auto channel, context.transport->Dial({target.address, ""}, options));
   return std::unique_ptr<ControlClient>(
-      new ControlClient(context, connection, std::move(address), std::move(channel)));
+      new ControlClient(context, connection, std::move(target.address), std::move(channel)));
 }
 
 absl::Status ControlClient::Explained(const std::string& address, const absl::Status& status) {

@@ -587,7 +587,8 @@ TEST_CASE("bad usage ends with 2, and the message explains the correct usage") {
   psctl.context.environment.clear();
   CHECK(psctl.Run({"job", "list"}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("which coordinator? Give --coordinator HOST:PORT, "
-                                              "set EVERGRAD_COORDINATOR, start a cluster here") &&
+                                              "set EVERGRAD_COORDINATOR, choose a context "
+                                              "(psctl context use), start a cluster here") &&
                                   !Catch::Contains("--local"));
   CHECK(psctl.Run({"job", "run", kJob}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("(psctl cluster up), or add --local --workers 2 "
