@@ -64,6 +64,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     if (stopped || dial != this_dial) return;
     if (hello.protocol_version() == 0) hello.set_protocol_version(kProtocolVersion);
     if (hello.build_id().empty()) hello.set_build_id(BuildId());
+    hello.set_cordoned(cordoned);
     v1::TaskBatch batch;
     *batch.add_messages()->mutable_hello() = std::move(hello);
     const absl::Status sent = stream->Send(batch.SerializeAsString());
@@ -164,6 +165,12 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
         if (state != State::kRegistered)
           return Malformed(absl::StrCat("a message before Registered: field=",
                                         static_cast<int>(message.message_case())));
+        if (message.has_cordon()) {
+          cordoned = message.cordon().on();
+          logger->Info(cordoned ? "this task is cordoned: it gets no new work"
+                                : "the cordon of this task has ended");
+          break;
+        }
         if (events.on_message) events.on_message(message);
     }
   }
@@ -292,6 +299,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   const Events events;
 
   State state = State::kWaiting;
+  bool cordoned = false;  // by the last Cordon, also over sessions
   bool stopped = false;
   bool broken = false;  // a send failed, and Lose() has been posted
   // The number of the current dial. The number changes with each dial and each end of a session. A

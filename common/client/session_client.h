@@ -41,10 +41,11 @@ class SessionClient {
   };
   struct Events {
     // Called at every dial. Returns the Hello with the identity of the task, and with the shards or
-    // attempts that the task holds. The client fills in protocol_version and build_id.
+    // attempts that the task holds. The client fills in protocol_version, build_id and cordoned.
     std::function<v1::Hello()> make_hello;
     std::function<void(const v1::Registered&)> on_registered;
-    // Receives every message except Registered and Rejected.
+    // Receives every message except Registered, Rejected and Cordon. The client keeps the state of
+    // Cordon for the Hello.
     std::function<void(const v1::CoordinatorMessage&)> on_message;
     // Called when the coordinator has refused the session. If `exit` is true, the daemon must end,
     // and the client does not dial again.

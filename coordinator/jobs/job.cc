@@ -123,6 +123,10 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
   life_.Pump();
 }
 
+void Job::OnServerCordon(TaskId task, bool on) {
+  if (parts_.server_admission.OnCordon(task, on)) life_.Pump();
+}
+
 // ---------------------------------------------------------------- workers shared with other jobs
 
 void Job::CallBack(TaskId task) {

@@ -123,6 +123,9 @@ class Job {
   }
   void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason,
                     bool leaving);
+  // Called when a server gets no new shards from now on, or gets shards again. Another task is
+  // ignored.
+  void OnServerCordon(TaskId task, bool on);
   // Begins a new life, because a task knew a higher term (LEDGER line 18). Every task registers
   // again, and grants wait until CloseWindow.
   void BeginAnew(Term term) { life_.BeginAnew(term); }

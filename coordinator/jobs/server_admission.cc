@@ -101,6 +101,15 @@ bool ServerAdmission::OnLeaving(TaskId task, const std::string& reason, bool dra
   return true;
 }
 
+bool ServerAdmission::OnCordon(TaskId task, bool on) {
+  JobServer* server = shards_.Find(task);
+  if (server == nullptr || std::exchange(server->cordoned, on) == on) return false;
+  job_.Event("state", absl::StrCat("ps_server/", server->identity,
+                                   on ? " is cordoned: it gets no new shards"
+                                      : " is not cordoned any more"));
+  return true;
+}
+
 void ServerAdmission::OnAway(TaskId task, absl::string_view reason) {
   JobServer* server = shards_.Find(task);
   if (server == nullptr || !server->ready) return;

@@ -57,6 +57,8 @@ class ServerAdmission : private JobPart {
   // Called when the server announces its end. If `drains` is true, its shards are moved to other
   // servers first. Also returns false if the server has already announced its end.
   bool OnLeaving(TaskId task, const std::string& reason, bool drains);
+  // Returns false if nothing changes.
+  bool OnCordon(TaskId task, bool on);
   void OnAway(TaskId task, absl::string_view reason);  // Called when the server has disconnected.
   // Declares the server lost: its shards go to other servers.
   bool OnLost(TaskId task, const std::string& identity, absl::string_view reason, bool leaving);

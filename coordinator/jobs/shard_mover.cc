@@ -38,14 +38,17 @@ void ShardMover::Pump() {
       SayDrained(server, "");
       continue;
     }
-    bool others = false, here = false;
+    bool others = false, cordoned = false, here = false;
     for (const auto& [other_task, other] : shards_.servers()) {
       if (!other.leaving.empty()) continue;
+      cordoned |= other.cordoned;
+      if (other.cordoned) continue;
       others = true;
       here |= other.ready;
     }
     if (!others) {
-      SayDrained(server, "no other server is connected");
+      SayDrained(server, cordoned ? "the other servers are cordoned"
+                                  : "no other server is connected");
       continue;
     }
     const auto stuck = std::find_if(
@@ -94,7 +97,8 @@ void ShardMover::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
   SendReceive(move);
 }
 
-// Orders a server to receive the shard: the least loaded server that is not leaving. Servers that
+// Orders a server to receive the shard: the least loaded server that is neither leaving nor
+// cordoned. Servers that
 // back off are used only if there is no other server. If no server can take the shard, the move has
 // failed.
 void ShardMover::SendReceive(Moves::iterator move) {
@@ -105,8 +109,7 @@ void ShardMover::SendReceive(Moves::iterator move) {
   }
   std::vector<ServerLoad> loads, backing_off;
   for (const auto& [task, server] : shards_.servers()) {
-    if (!server.ready || !server.leaving.empty() || move->second.refused_by.count(task) != 0)
-      continue;
+    if (!server.TakesShards() || move->second.refused_by.count(task) != 0) continue;
     ServerLoad load{server.identity, coming[task]};
     for (const ShardId p : book_->ShardsOf(server.identity)) load.bytes += shards_[p].bytes;
     (placer_->BacksOff(server.identity) ? backing_off : loads).push_back(std::move(load));

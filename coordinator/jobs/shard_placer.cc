@@ -31,7 +31,7 @@ bool ShardPlacer::BacksOff(const std::string& identity) const {
 SectionLimit ShardPlacer::ServersLimit() const {
   std::map<std::string, v1::Endpoint> endpoints;
   for (const auto& [task, server] : shards_.servers()) {
-    if (server.ready && server.leaving.empty()) endpoints[server.identity] = server.endpoint;
+    if (server.TakesShards()) endpoints[server.identity] = server.endpoint;
   }
   return SectionLimit::Of(endpoints);
 }
@@ -41,7 +41,7 @@ void ShardPlacer::Place() {
   if (shards_.placed() && shards_.unplaced().empty()) return;
   std::vector<ServerLoad> loads;
   for (const auto& [task, server] : shards_.servers()) {
-    if (!server.ready || !server.leaving.empty() || BacksOff(server.identity)) continue;
+    if (!server.TakesShards() || BacksOff(server.identity)) continue;
     ServerLoad load{server.identity, 0};
     for (const ShardId p : book_->ShardsOf(server.identity)) {
       if (shards_.unplaced().count(p) == 0) load.bytes += shards_[p].bytes;
@@ -334,9 +334,14 @@ void ShardPlacer::GiveAway(const std::string& identity) {
 std::string ShardPlacer::WaitingFor() const {
   if (!shards_.placed()) {
     for (const auto& [task, server] : shards_.servers()) {
-      if (server.ready && server.leaving.empty()) return "";
+      if (server.TakesShards()) return "";
     }
-    return book_ ? "servers: none is connected" : "";
+    const bool cordoned =
+        std::any_of(shards_.servers().begin(), shards_.servers().end(),
+                    [](const auto& one) { return one.second.ready && one.second.cordoned; });
+    return !book_     ? ""
+           : cordoned ? "servers: all are cordoned (psctl task uncordon)"
+                      : "servers: none is connected";
   }
   std::string text;
   if (!shards_.unplaced().empty()) {

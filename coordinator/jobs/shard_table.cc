@@ -43,6 +43,7 @@ JobServer JobServerOf(TaskId task, const std::string& identity,
   }
   server.leaving = client::CleanText(hello.leaving(), kReasonBytesMax);
   server.drains = !server.leaving.empty();
+  server.cordoned = hello.cordoned();
   return server;
 }
 

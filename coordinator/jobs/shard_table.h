@@ -36,6 +36,7 @@ struct JobServer {
   std::set<std::uint32_t> loading;  // Shards that it was loading at its Hello.
   std::set<std::uint32_t> stopped;  // Shards that were stopped for a move at its Hello.
   std::string leaving;              // Why it has announced its end; "" if it stays.
+  bool cordoned = false;            // It gets no new shards.
   bool drains = false, drained_said = false;
   std::uint64_t shards_moved = 0;            // Number of shards that it has handed over.
   std::map<ShardId, std::string> unmovable;  // Shards that cannot be moved, with the reason.
@@ -46,6 +47,7 @@ struct JobServer {
   std::optional<ClosureBook::MapChange> admitted;
   std::vector<ShardId> kept_from;
 
+  bool TakesShards() const { return ready && leaving.empty() && !cordoned; }
   double AwaySeconds(MonoTime now) const {
     return std::chrono::duration<double>(now - away_since.value_or(now)).count();
   }

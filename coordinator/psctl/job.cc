@@ -25,6 +25,7 @@
 #include "coordinator/psctl/job_files.h"
 #include "coordinator/psctl/json_output.h"
 #include "coordinator/psctl/local_cluster.h"
+#include "coordinator/psctl/one_job.h"
 #include "coordinator/psctl/text_table.h"
 #include "coordinator/psctl/watch.h"
 
@@ -521,31 +522,11 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// The job and the connection that show, watch and cancel need.
-struct OneJob {
-  Connection connection;
-  std::string output = "text", job;
-  std::unique_ptr<ControlClient> client;
-};
-// Returns an exit code if the verb has ended.
-std::optional<int> Open(Context& context, OptionTable* table, const std::vector<std::string>& args,
-                        OneJob* one) {
-  table->AddArgument("JOB", &one->job,
-                     "uid or name of the job; a name means the newest job of that name");
-  AddConnectionOptions(table, &one->connection);
-  AddOutputOption(table, &one->output);
-  if (const auto code = ParseArguments(context, table, args)) return *code;
-  auto client = ControlClient::Connect(context, one->connection);
-  if (!client.ok()) return Report(context, client.status());
-  one->client = *std::move(client);
-  return std::nullopt;
-}
-
 int Show(Context& context, const std::vector<std::string>& args) {
   OneJob one;
   OptionTable table("psctl job show", "shows one job: state, progress, epochs, events",
                     OptionTable::Kind::kCommand);
-  if (const auto code = Open(context, &table, args, &one)) return *code;
+  if (const auto code = OpenJob(context, &table, args, &one)) return *code;
   v1::GetJobRequest request;
   request.set_job(one.job);
   const auto answer = one.client->Call<v1::GetJobResponse>(request);
@@ -612,7 +593,7 @@ int Watch(Context& context, const std::vector<std::string>& args) {
             "requirement on the result, for example accuracy>=0.86; if it is not met, psctl ends "
             "with exit code 5");
   AddReconnectOption(&table, &options.reconnect_timeout);
-  if (const auto code = Open(context, &table, args, &one)) return *code;
+  if (const auto code = OpenJob(context, &table, args, &one)) return *code;
   const auto requirements = ParseRequirements(require);
   if (!requirements.ok()) return Report(context, requirements.status());
   options.job = one.job;
@@ -620,25 +601,6 @@ int Watch(Context& context, const std::vector<std::string>& args) {
   options.json = one.output == "json";
   options.requirements = *requirements;
   return WatchJob(context, *one.client, options).exit_code;
-}
-
-int Cancel(Context& context, const std::vector<std::string>& args) {
-  OneJob one;
-  OptionTable table("psctl job cancel", "cancels a job; updates that were applied are not undone",
-                    OptionTable::Kind::kCommand);
-  if (const auto code = Open(context, &table, args, &one)) return *code;
-  v1::CancelJobRequest request;
-  request.set_job(one.job);
-  const auto cancelled = one.client->Call<v1::CancelJobResponse>(request);
-  if (!cancelled.ok()) return Report(context, cancelled.status());
-  v1::JobStatus now;
-  now.set_state(cancelled->state());
-  if (one.output == "json")
-    context.out << Dump({{"job", one.job}, {"state", now.state()}}) << "\n";
-  else
-    context.out << Printable(one.job) << ": " << Printable(now.state())
-                << (IsEnded(now) ? "" : ", being cancelled (psctl job watch follows it)") << "\n";
-  return kSucceeded;
 }
 
 int Reference(Context& context, const std::vector<std::string>& args) {
@@ -659,7 +621,9 @@ std::vector<Verb> JobVerbs() {
       {"job", "list", "list jobs", List},
       {"job", "show", "show one job", Show},
       {"job", "watch", "follow a job to its end", Watch},
-      {"job", "cancel", "cancel a job", Cancel},
+      {"job", "wait", "wait for the end of a job, without output", WaitForJob},
+      {"job", "cancel", "cancel a job", CancelJob},
+      {"job", "delete", "forget a job that has ended", DeleteJob},
       {"job", "fetch", "copy the files of a run to this machine", FetchJob},
       {"job", "audit", "prove from a job's ledgers which examples were applied, and how often",
        AuditJob},

@@ -232,6 +232,7 @@ nlohmann::json JsonOf(const v1::TaskRow& task) {
           {"since_ms", task.since_ms()},
           {"reason", task.reason()},
           {"recommendation", task.recommendation()},
+          {"cordoned", task.cordoned()},
           {"pid", task.pid()},
           {"host", task.host()},
           {"address", task.address()},

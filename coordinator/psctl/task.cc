@@ -1,4 +1,4 @@
-// psctl task: list, drain.
+// psctl task: list, drain, cordon, uncordon.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -63,6 +63,29 @@ int Drain(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
+int SetCordon(Context& context, const std::vector<std::string>& args, bool on) {
+  Connection connection;
+  std::string task;
+  daemon::OptionTable table(
+      on ? "psctl task cordon" : "psctl task uncordon",
+      on ? "gives a worker no new work, or a server no new shards, until `psctl task uncordon` or "
+           "the end of the process; it keeps its shards and finishes the work that it has begun"
+         : "gives a cordoned task work or shards again",
+      daemon::OptionTable::Kind::kCommand);
+  table.AddArgument("ROLE/INDEX", &task, "worker/0, ps_server/1");
+  AddConnectionOptions(&table, &connection);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  auto client = ControlClient::Connect(context, connection);
+  if (!client.ok()) return Report(context, client.status());
+  v1::CordonTaskRequest request;
+  request.set_task(task);
+  request.set_on(on);
+  if (const auto told = (*client)->Call<v1::CordonTaskResponse>(request); !told.ok())
+    return Report(context, told.status());
+  context.out << task << (on ? " is cordoned\n" : " is not cordoned\n");
+  return kSucceeded;
+}
+
 }  // namespace
 
 std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int64_t now_ms) {
@@ -76,6 +99,7 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
       absl::StrAppend(&note, note.empty() ? "" : "; ", Printable(task.reason()));
     if (!task.recommendation().empty())
       absl::StrAppend(&note, note.empty() ? "" : "; ", Printable(task.recommendation()));
+    if (task.cordoned()) absl::StrAppend(&note, note.empty() ? "" : "; ", "cordoned");
     if (task.insecure_listen())
       absl::StrAppend(&note, note.empty() ? "" : "; ", "INSECURE: open without encryption");
     std::string jobs;
@@ -116,7 +140,15 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
 
 std::vector<Verb> TaskVerbs() {
   return {{"task", "list", "list tasks", List},
-          {"task", "drain", "let one task hand over its work or shards and leave", Drain}};
+          {"task", "drain", "let one task hand over its work or shards and leave", Drain},
+          {"task", "cordon", "give one task no new work or shards",
+           [](Context& context, const std::vector<std::string>& args) {
+             return SetCordon(context, args, true);
+           }},
+          {"task", "uncordon", "give a cordoned task work or shards again",
+           [](Context& context, const std::vector<std::string>& args) {
+             return SetCordon(context, args, false);
+           }}};
 }
 
 }  // namespace evergrad::psctl

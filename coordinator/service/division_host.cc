@@ -34,7 +34,7 @@ class ServiceDivisionHost final : public DivisionHost {
     for (const auto& [task, number] : parts_.sessions->tasks()) {
       const TaskEntry* entry = parts_.membership->Find(task);
       if (entry != nullptr && entry->role == Role::kWorker && entry->state != TaskState::kGone &&
-          !entry->leaving)
+          !entry->leaving && !IsCordoned(task))
         workers.push_back(task);
     }
     return workers;
@@ -43,6 +43,7 @@ class ServiceDivisionHost final : public DivisionHost {
     const TaskEntry* entry = parts_.membership->Find(worker);
     return entry == nullptr || entry->leaving;
   }
+  bool IsCordoned(TaskId worker) const override { return parts_.reports->IsCordoned(worker); }
   bool IsUnfit(JobUid job, TaskId worker) const override {
     const TaskReport* report = parts_.reports->Find(worker);
     return report != nullptr && Of(job).IsUnfit(report->hello.process_uid());

@@ -27,6 +27,7 @@ class JobCalls {
   void Serve(const v1::GetJobRequest& request, const Responder& responder);
   void Serve(const v1::ListJobsRequest& request, const Responder& responder);
   void Serve(const v1::CancelJobRequest& request, const Responder& responder);
+  void Serve(const v1::DeleteJobRequest& request, const Responder& responder);
   void Serve(const v1::ListVariablesRequest& request, const Responder& responder);
 
   // Answers those waiting calls that can be answered after a change.
@@ -35,6 +36,7 @@ class JobCalls {
   void Stop();        // answers all open calls with Unavailable
 
  private:
+  void Forget(JobUid uid, const v1::DeleteJobResponse& response, const Responder& responder);
   void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
   std::string JobAnswer(const Job& job, std::uint64_t events_after) const;  // a GetJobResponse
 

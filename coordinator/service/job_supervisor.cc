@@ -80,7 +80,9 @@ void JobSupervisor::StartNext() {
 void JobSupervisor::IntroduceTasks(Job& job) {
   for (const auto& [task, number] : parts_.sessions->tasks()) {
     const TaskEntry* entry = parts_.membership->Find(task);
-    if (entry == nullptr || (entry->role == Role::kWorker && parts_.JobOf(task) != nullptr))
+    if (entry == nullptr) continue;
+    if (entry->role == Role::kWorker &&
+        (parts_.JobOf(task) != nullptr || parts_.reports->IsCordoned(task)))
       continue;
     Introduce(job, task);
   }

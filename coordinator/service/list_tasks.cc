@@ -30,6 +30,7 @@ void TaskCalls::Serve(const v1::ListTasksRequest&, const Responder& responder) {
     row->set_build_id(report->hello.build_id());
     row->set_started_ms(report->hello.started_ms());
     row->set_recommendation(report->recommendation);
+    row->set_cordoned(report->hello.cordoned());
     if (entry->state == TaskState::kGone) {
       // The last report of the task is outdated.
       row->set_activity("gone");

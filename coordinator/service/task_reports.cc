@@ -44,6 +44,16 @@ void TaskReports::SetLeaving(TaskId task, absl::string_view reason) {
     found->second.leaving = std::string(reason);
 }
 
+bool TaskReports::IsCordoned(TaskId task) const {
+  const auto found = reports_.find(task);
+  return found != reports_.end() && found->second.hello.cordoned();
+}
+
+void TaskReports::SetCordoned(TaskId task, bool on) {
+  if (const auto found = reports_.find(task); found != reports_.end())
+    found->second.hello.set_cordoned(on);
+}
+
 void TaskReports::Tick(std::int64_t wall_ms) {
   for (auto& [task, report] : reports_) {
     const TaskEntry* entry = membership_->Find(task);

@@ -13,6 +13,7 @@ constexpr std::chrono::milliseconds kDivideEvery{100}, kIdleFor{250};
 // Longest time between two divisions that counts as service, in seconds. Only the time before the
 // first division is longer.
 constexpr double kGapMax = 10;
+constexpr JobUid kNoJob{0};  // no job has this uid
 
 }  // namespace
 
@@ -117,7 +118,7 @@ std::vector<WorkerDivision::WorkerShare> WorkerDivision::Divide(
 
 std::optional<JobUid> WorkerDivision::JobFor(TaskId worker) {
   const std::vector<JobUid> jobs = host_->RunningJobs();
-  if (jobs.empty()) return std::nullopt;
+  if (jobs.empty() || host_->IsCordoned(worker)) return std::nullopt;
   if (jobs.size() == 1) return jobs.front();
   const std::vector<WorkerShare> shares = Divide(host_->Workers());
   const WorkerShare* best = nullptr;
@@ -150,7 +151,18 @@ void WorkerDivision::CountService(MonoTime now) {
   }
 }
 
+void WorkerDivision::CallBackCordoned() {
+  std::vector<std::pair<JobUid, TaskId>> called_back;
+  for (auto& [worker, serving] : serving_) {
+    if (!host_->IsCordoned(worker) || serving.next == kNoJob) continue;
+    serving.next = kNoJob;
+    if (host_->IsRunning(serving.job)) called_back.emplace_back(serving.job, worker);
+  }
+  for (const auto& [job, worker] : called_back) host_->CallBack(job, worker);
+}
+
 void WorkerDivision::Tick(MonoTime now, bool may_divide) {
+  CallBackCordoned();
   MoveWorkers();
   if (now < next_division_ || !may_divide) return;
   next_division_ = now + kDivideEvery;

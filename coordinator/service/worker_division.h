@@ -2,7 +2,8 @@
 //
 // A worker serves one job at a time. Every 100 ms `scheduler/shares` divides the workers. A worker
 // that must change jobs gets no more work of its old job, and changes once it holds no work.
-// Functions jobs get only workers that have one of their functions.
+// Functions jobs get only workers that have one of their functions. A cordoned worker gives back its
+// work in the same way, and then serves no job.
 //
 // Pure, apart from its host, which shows jobs and workers and moves workers. Not thread-safe: the
 // control executor owns it.
@@ -42,9 +43,10 @@ class DivisionHost {
   // Returns whether the worker holds work of the job.
   virtual bool Holds(JobUid job, TaskId worker) const = 0;
 
-  // Returns the workers that are present and not leaving.
+  // Returns the workers that are present, not leaving and not cordoned.
   virtual std::vector<TaskId> Workers() const = 0;
   virtual bool IsLeavingOrGone(TaskId worker) const = 0;
+  virtual bool IsCordoned(TaskId worker) const = 0;
   // Returns true if the worker has reported that it cannot run the job, and it is too early to try
   // again.
   virtual bool IsUnfit(JobUid job, TaskId worker) const = 0;
@@ -88,7 +90,8 @@ class WorkerDivision {
   void Remove(TaskId worker) { serving_.erase(worker); }
   void RemoveAll() { serving_.clear(); }
   // Among the jobs that can use the worker, returns the job that lacks the most workers. If no such
-  // job lacks workers, returns the first running job, or nullopt if no job runs.
+  // job lacks workers, returns the first running job, or nullopt if no job runs or the worker is
+  // cordoned.
   std::optional<JobUid> JobFor(TaskId worker);
 
   // --- division.
@@ -100,7 +103,8 @@ class WorkerDivision {
  private:
   struct Serving {
     JobUid job;
-    std::optional<JobUid> next;  // the job for which the worker is called back
+    // The job for which the worker is called back; kNoJob for a cordoned worker.
+    std::optional<JobUid> next;
   };
   struct Account {
     double served = 0;   // worker-seconds divided by share, plus the initial amount
@@ -119,6 +123,7 @@ class WorkerDivision {
   bool Suits(const WorkerShare& share, TaskId worker) const;
   std::optional<JobUid> RunningJobOf(TaskId worker) const;
   void CountService(MonoTime now);
+  void CallBackCordoned();
   void MoveWorkers();
   void ReplaceUnfit(std::vector<WorkerShare>& shares);
   void Fill(std::vector<WorkerShare>& shares, std::size_t which, std::vector<TaskId>& unserving);

@@ -23,7 +23,7 @@ struct FakeHost final : DivisionHost {
   };
   struct Worker {
     std::set<std::string> functions;
-    bool leaving = false;
+    bool leaving = false, cordoned = false;
   };
   std::vector<JobUid> RunningJobs() const override {
     std::vector<JobUid> running;
@@ -48,12 +48,15 @@ struct FakeHost final : DivisionHost {
   std::vector<TaskId> Workers() const override {
     std::vector<TaskId> present;
     for (const auto& [task, worker] : workers) {
-      if (!worker.leaving) present.push_back(task);
+      if (!worker.leaving && !worker.cordoned) present.push_back(task);
     }
     return present;
   }
   bool IsLeavingOrGone(TaskId worker) const override {
     return !workers.contains(worker) || workers.at(worker).leaving;
+  }
+  bool IsCordoned(TaskId worker) const override {
+    return workers.contains(worker) && workers.at(worker).cordoned;
   }
   bool IsUnfit(JobUid job, TaskId worker) const override {
     return jobs.at(job).unfit.contains(worker);
@@ -242,4 +245,36 @@ TEST_CASE("a worker that registers goes to the job that lacks most workers") {
   stage.Divide();
   stage.Begin(kB);
   CHECK(stage.division.JobFor(TaskId(9)) == kB);
+}
+
+TEST_CASE("a cordoned worker gives back its work, serves no job, and is introduced again later") {
+  Stage stage(2);
+  stage.Begin(kA);
+  stage.Divide();
+  stage.host.jobs[kA].holds = {TaskId(1)};
+  stage.host.workers[TaskId(1)].cordoned = true;
+  CHECK(stage.Divide() == Stage::Said{"call 1 1"});
+  CHECK(stage.Divide().empty());  // it still holds work, and is called back once
+  CHECK_FALSE(stage.division.JobFor(TaskId(1)));
+  stage.host.jobs[kA].holds.clear();
+  CHECK(stage.Divide() == Stage::Said{"release 1 1"});
+  CHECK(stage.division.workers(kA) == 1);
+  CHECK(stage.Divide().empty());
+  stage.host.workers[TaskId(1)].cordoned = false;
+  CHECK(stage.Divide() == Stage::Said{"introduce 1 1"});
+}
+
+TEST_CASE("a cordoned worker that was called back for another job serves no job") {
+  Stage stage(2);
+  stage.Begin(kA);
+  stage.Divide();
+  stage.host.jobs[kA].holds = {TaskId(1), TaskId(2)};
+  stage.Begin(kB);
+  CHECK(stage.Divide() == Stage::Said{"call 1 2"});
+  stage.host.workers[TaskId(2)].cordoned = true;
+  stage.Divide();
+  stage.host.jobs[kA].holds.erase(TaskId(2));
+  const Stage::Said said = stage.Divide();
+  CHECK(std::find(said.begin(), said.end(), "release 1 2") != said.end());
+  CHECK(std::find(said.begin(), said.end(), "introduce 2 2") == said.end());
 }

@@ -1,0 +1,98 @@
+// Tests the calls of `psctl task cordon` and `psctl job delete` over real sessions.
+#include <catch2/catch.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/fs/file.h"
+#include "tests/unit/coordinator/service/test_cluster.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Catch::Contains;
+
+absl::Status Cordon(TestCluster& c, const std::string& task, bool on) {
+  v1::CordonTaskRequest request;
+  request.set_task(task);
+  request.set_on(on);
+  return c.Call<v1::CordonTaskResponse>(request).status();
+}
+
+bool IsListedAsCordoned(TestCluster& c, v1::Role role) {
+  const auto tasks = c.Call<v1::ListTasksResponse>(v1::ListTasksRequest());
+  REQUIRE(tasks.ok());
+  for (const v1::TaskRow& row : tasks->tasks())
+    if (row.role() == role) return row.cordoned();
+  return false;
+}
+
+TEST_CASE("a cordoned worker gets no work, and a cordoned server no shards, until the cordon ends") {
+  TestCluster c;
+  c.AddWorker("0", 1);
+  c.AddServer("0", 2);
+  REQUIRE(Cordon(c, "worker/0", true).ok());
+  REQUIRE(Cordon(c, "ps_server/0", true).ok());
+  CHECK(IsListedAsCordoned(c, v1::ROLE_WORKER));
+  CHECK(IsListedAsCordoned(c, v1::ROLE_PS_SERVER));
+  REQUIRE(c.Submit(TestCluster::CountingYaml("job")).ok());
+  REQUIRE(c.WaitJob("job", [](const v1::JobStatus& s) { return !s.waiting_for().empty(); }).ok());
+  REQUIRE(Cordon(c, "worker/0", false).ok());
+  REQUIRE(c.WaitJob("job", [](const v1::JobStatus& s) {
+             return s.waiting_for() == "servers: all are cordoned (psctl task uncordon)";
+           }).ok());
+  REQUIRE(Cordon(c, "ps_server/0", false).ok());
+  CHECK(c.WaitState("job", "SUCCEEDED").ok());
+  CHECK_FALSE(IsListedAsCordoned(c, v1::ROLE_WORKER));
+}
+
+TEST_CASE("a task keeps its cordon for the next session, and only workers and servers have one") {
+  TestCluster c;
+  TestTask& server = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 1));
+  REQUIRE(server.Registered());
+  REQUIRE(Cordon(c, "ps_server/0", true).ok());
+  CHECK(server.Wait([](const v1::CoordinatorMessage& m) {
+    return m.has_cordon() && m.cordon().on();
+  }));
+  v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "a", 2);
+  hello.set_cordoned(true);
+  REQUIRE(c.Add(hello).Registered());
+  CHECK(IsListedAsCordoned(c, v1::ROLE_WORKER));
+  CHECK(Cordon(c, "ps_server/7", true).code() == absl::StatusCode::kNotFound);
+  for (const char* name : {"", "coordinator/0", "worker", "worker/", "what/0"}) {
+    INFO(name);
+    CHECK(Cordon(c, name, true).code() == absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_CASE("an ended job is deleted, with its files if asked, and a living job is not") {
+  TestCluster c;
+  const auto remove = [&](const std::string& job, bool files) {
+    v1::DeleteJobRequest request;
+    request.set_job(job);
+    request.set_files(files);
+    return c.Call<v1::DeleteJobResponse>(request);
+  };
+  REQUIRE(c.Submit(TestCluster::CountingYaml("living")).ok());
+  const absl::Status refused = remove("living", true).status();
+  CHECK(refused.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(std::string(refused.message()), Contains("psctl job cancel"));
+  c.AddWorker("0", 1);
+  c.AddServer("0", 2);
+  REQUIRE(c.WaitState("living", "SUCCEEDED").ok());
+  REQUIRE(c.Submit(TestCluster::CountingYaml("second")).ok());
+  const auto second = c.WaitState("second", "SUCCEEDED");
+  REQUIRE(second.ok());
+
+  const auto first = remove("living", false);
+  REQUIRE(first.ok());
+  CHECK(fs::Exists(first->runs_folder() + "/result.json"));
+  REQUIRE(remove("second", true).ok());
+  CHECK_FALSE(fs::Exists(second->runs_folder()));
+  const auto jobs = c.Call<v1::ListJobsResponse>(v1::ListJobsRequest());
+  REQUIRE(jobs.ok());
+  CHECK(jobs->jobs().empty());
+  CHECK(remove("second", true).status().code() == absl::StatusCode::kNotFound);
+  CHECK(remove("", true).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
