@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/fs/file.h"
-#include "tests/unit/coordinator/service/test_cluster.h"
+#include "task_fixture.h"
 
 namespace evergrad::coordinator {
 namespace {
