@@ -61,6 +61,13 @@ class Reader {
   std::vector<Mistake>* const mistakes_;
 };
 
+// A key as text, for descriptions of a file in other formats.
+struct KeyDoc {
+  std::string name, type, help;
+  bool required = false;
+  std::vector<KeyDoc> keys;  // the keys of a section; empty for every other key
+};
+
 template <class T>
 struct Key {
   std::string name, type, help;
@@ -75,6 +82,8 @@ struct Key {
   std::function<std::optional<Node>(const T&)> write_default;
   // A text for the reference of an optional key that is sometimes required ("required unless …").
   std::string needed;
+  // Returns the keys of a section that has one table; not set for every other key.
+  std::function<std::vector<KeyDoc>()> document_inner;
 };
 
 // Names that users may expect, but that are not implemented. Each is refused with "not built yet".
@@ -129,6 +138,13 @@ struct Table {
       Append(map, key.name, *std::move(node));
       map->entries.back().usual = same;
     }
+  }
+  std::vector<KeyDoc> Document() const {
+    std::vector<KeyDoc> docs;
+    for (const auto& key : keys)
+      docs.push_back({key.name, key.type, key.help, key.required,
+                      key.document_inner ? key.document_inner() : std::vector<KeyDoc>()});
+    return docs;
   }
   // Writes "key: value  # help" lines for the reference. `defaults` supplies the values of optional
   // keys.
@@ -413,6 +429,7 @@ Key<T> Section(std::string name, M T::*member, const Table<M>* table, std::strin
   key.explain_inner = [=](std::string* out, const std::string& indent) {
     table->Explain(T{}.*member, indent, out);
   };
+  key.document_inner = [table] { return table->Document(); };
   return key;
 }
 template <class T>
