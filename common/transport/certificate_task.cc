@@ -19,9 +19,7 @@ namespace evergrad::transport {
 namespace {
 
 constexpr std::size_t kIdentityBytesMax = 64;
-constexpr absl::string_view kRoles[] = {"coordinator", "ps_server", "worker", "user"};
 
-absl::string_view RoleOf(absl::string_view task) { return task.substr(0, task.find('/')); }
 absl::string_view IdentityOf(absl::string_view task) {
   const std::size_t slash = task.find('/');
   return slash == absl::string_view::npos ? absl::string_view() : task.substr(slash + 1);
@@ -55,9 +53,12 @@ std::string HostsOf(X509* certificate) {
 
 }  // namespace
 
+absl::string_view RoleOfTask(absl::string_view task) { return task.substr(0, task.find('/')); }
+
 absl::Status CheckTaskName(absl::string_view name) {
-  const absl::string_view role = RoleOf(name), identity = IdentityOf(name);
-  const bool known = std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
+  const absl::string_view role = RoleOfTask(name), identity = IdentityOf(name);
+  const bool known = std::find(std::begin(kCertificateRoles), std::end(kCertificateRoles), role) !=
+                     std::end(kCertificateRoles);
   const bool spelled =
       name.size() == role.size() || (!identity.empty() && identity.size() <= kIdentityBytesMax &&
                                      std::all_of(identity.begin(), identity.end(), [](char c) {
@@ -66,8 +67,8 @@ absl::Status CheckTaskName(absl::string_view name) {
                                      }));
   if (known && spelled && (role != "coordinator" || identity.empty())) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("expected coordinator, ps_server/N, worker/NAME or user/NAME (or the role "
-                   "alone, for any identity), got `",
+      absl::StrCat("expected coordinator, ps_server/N, worker/NAME, viewer/NAME, user/NAME, "
+                   "operator/NAME or admin/NAME (or the role alone), got `",
                    name, "`"));
 }
 
@@ -95,7 +96,8 @@ absl::StatusOr<std::string> TaskOfUris(const std::vector<std::string>& uris) {
 absl::Status CheckTask(absl::string_view have, absl::string_view want) {
   if (want.empty()) return absl::OkStatus();
   const absl::string_view identity = IdentityOf(have), wanted = IdentityOf(want);
-  if (RoleOf(have) == RoleOf(want) && (identity.empty() || wanted.empty() || identity == wanted))
+  if (RoleOfTask(have) == RoleOfTask(want) &&
+      (identity.empty() || wanted.empty() || identity == wanted))
     return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrCat("certificate is for ", have, ", expected ", want));

@@ -13,13 +13,20 @@ namespace evergrad::transport {
 
 inline constexpr char kCertificateScheme[] = "evergrad://";
 
+// The roles that a certificate can name. docs/security.md lists the rights of each role.
+inline constexpr absl::string_view kCertificateRoles[] = {
+    "coordinator", "ps_server", "worker", "viewer", "user", "operator", "admin"};
+
+// Returns the role of a task: "user" for "user/alice" and for "user".
+absl::string_view RoleOfTask(absl::string_view task);
+
 // Returns "worker/0", or "worker" for any worker. Returns PermissionDenied if the URIs contain no
 // such name (the certificate is from an older psctl or from another tool), more than one such name,
 // or a name with an invalid role or identity.
 absl::StatusOr<std::string> TaskOfUris(const std::vector<std::string>& uris);
 
-// Checks whether `name` can be the task of a certificate: a known role (coordinator, ps_server,
-// worker, user), optionally followed by an identity.
+// Checks whether `name` can be the task of a certificate: one of kCertificateRoles, optionally
+// followed by an identity. The coordinator has no identity.
 absl::Status CheckTaskName(absl::string_view name);
 
 // Compares a certificate's task `have` with `want`, which is "" for any task, "worker" for any

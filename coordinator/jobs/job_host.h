@@ -147,6 +147,9 @@ struct JobIdentity {
   // A secret that only servers and the store get (LEDGER line 34). The key is never logged or
   // shown. If it is "", servers do not check grants.
   std::string grant_key = {};
+  // The task of the certificate of the user who submitted the job: "user/alice". "" for a job that
+  // was submitted without TLS, or whose journal is from an older build.
+  std::string owner = {};
 };
 
 // The former registration of a task's identity, which the task replaces. `died` is true if another

@@ -205,9 +205,11 @@ int Issue(Context& context, const std::vector<std::string>& args) {
       "name of the certificate and of its files: worker-0 -> worker-0.pem, worker-0.key");
   table.Add(
       "task", &request.task,
-      "task that the certificate identifies: coordinator, ps_server/N, worker/NAME, "
-      "user/NAME, or a role alone for any task of that role. If left out, it follows from NAME: "
-      "coordinator, ps-server-N and worker-NAME are tasks, and any other name is a user");
+      "task or person that the certificate identifies: coordinator, ps_server/N or worker/NAME, or "
+      "a role alone for any task of that role; viewer/NAME (may only look), user/NAME (may submit "
+      "jobs, and change its own), operator/NAME (for programs that submit jobs) or admin/NAME (may "
+      "change everything). If left out, it follows from NAME: coordinator, ps-server-N and "
+      "worker-NAME are tasks, and any other name is a user");
   table.Add("host", &request.hosts,
             "host name or address under which others connect to the task (the coordinator's "
             "clients check it); if left out, localhost, 127.0.0.1 and ::1");

@@ -16,8 +16,8 @@ struct CertRequest {
   // check them.
   std::vector<std::string> hosts;
   std::uint32_t days = 365;
-  // The task that the certificate identifies: coordinator, ps_server/N, worker/NAME, user/NAME, or
-  // a role alone for any task of the role. "" means TaskOfName(name).
+  // The task that the certificate identifies: coordinator, ps_server/N, worker/NAME, viewer/NAME,
+  // user/NAME, operator/NAME, admin/NAME, or a role alone. "" means TaskOfName(name).
   std::string task = {};
   // Folder for ca.crt, tls.crt and tls.key, the files that the task needs. "" means NAME.pem and
   // NAME.key in `folder`.
@@ -27,7 +27,8 @@ struct IssuedFiles {
   std::string authority, certificate, key;  // paths
 };
 // Returns the task of a certificate name: coordinator for coordinator, ps_server/0 for ps-server-0,
-// worker/0 for worker-0, and user/NAME for any other name.
+// worker/0 for worker-0, and user/NAME for any other name, also for the names of other roles.
+// Rights beyond those of a user are only given by a stated task.
 std::string TaskOfName(const std::string& name);
 // Writes ca.pem and ca.key (mode 0600). Returns AlreadyExists with the path if one of the files
 // exists; no file is ever overwritten.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/escape.h"
 #include "common/base/status.h"
+#include "common/config/crd.h"
 #include "common/config/job_spec.h"
 #include "common/config/job_type.h"
 #include "common/daemon/option_table.h"
@@ -26,6 +27,7 @@
 #include "coordinator/psctl/json_output.h"
 #include "coordinator/psctl/local_cluster.h"
 #include "coordinator/psctl/one_job.h"
+#include "coordinator/psctl/tables.h"
 #include "coordinator/psctl/text_table.h"
 #include "coordinator/psctl/watch.h"
 
@@ -492,33 +494,7 @@ int List(Context& context, const std::vector<std::string>& args) {
     context.out << Dump({{"jobs", rows}}) << "\n";
     return kSucceeded;
   }
-  std::vector<std::vector<std::string>> rows;
-  for (const v1::JobStatus& job : jobs->jobs()) {
-    // The final size of tables is not known in advance, so their current size at the servers is
-    // shown.
-    std::uint64_t held = 0;
-    for (const v1::ServerRow& row : job.servers()) held += row.bytes();
-    const std::uint64_t bytes = std::max(held, job.server_bytes());
-    rows.push_back(
-        {Printable(job.name()), ShowHex(job.job_uid()), Printable(job.state()),
-         absl::StrCat(job.epoch(), "/", job.epochs()),
-         absl::StrCat(job.steps_done(), "/", job.steps_total()), absl::StrCat(job.share()),
-         absl::StrCat(job.workers_serving()), bytes == 0 ? "-" : ShowBytes(bytes),
-         ShowTime(job.submitted_ms()),
-         Printable(job.state() == "FAILED" ? job.first_cause().message() : job.waiting_for())});
-  }
-  for (const std::string& line : RenderTable({{"name"},
-                                              {"uid"},
-                                              {"state"},
-                                              {"epoch", true},
-                                              {"steps", true},
-                                              {"share", true},
-                                              {"workers", true},
-                                              {"memory", true},
-                                              {"submitted"},
-                                              {"note"}},
-                                             rows))
-    context.out << line << "\n";
+  for (const std::string& line : JobTable(*jobs)) context.out << line << "\n";
   return kSucceeded;
 }
 
@@ -542,9 +518,7 @@ int Show(Context& context, const std::vector<std::string>& args) {
     if (status.has_checkpoint())
       status.mutable_checkpoint()->set_uri(ShowPath(context, status.checkpoint().uri()));
   }
-  context.out << Printable(status.name()) << " (" << ShowHex(status.job_uid()) << "), submitted "
-              << ShowTime(status.submitted_ms()) << "\n"
-              << ProgressLine(status) << "\n";
+  context.out << JobTitle(status) << "\n" << ProgressLine(status) << "\n";
   context.out << absl::StrFormat(
       "closures: %d of %d succeeded, %d failed, %d cancelled; %d attempts\n",
       status.closures_succeeded(), status.closures_total(), status.closures_failed(),
@@ -612,7 +586,53 @@ int Reference(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
+int Crd(Context& context, const std::vector<std::string>& args) {
+  OptionTable table("psctl job crd",
+                    "prints the Kubernetes CustomResourceDefinition of the kind TrainingJob",
+                    OptionTable::Kind::kCommand);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  context.out << config::TrainingJobCrd();
+  return kSucceeded;
+}
+
 }  // namespace
+
+std::vector<std::string> JobTable(const v1::ListJobsResponse& jobs) {
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::JobStatus& job : jobs.jobs()) {
+    // The final size of tables is not known in advance, so their current size at the servers is
+    // shown.
+    std::uint64_t held = 0;
+    for (const v1::ServerRow& row : job.servers()) held += row.bytes();
+    const std::uint64_t bytes = std::max(held, job.server_bytes());
+    rows.push_back(
+        {Printable(job.name()), ShowHex(job.job_uid()),
+         job.owner().empty() ? "-" : Printable(job.owner()), Printable(job.state()),
+         absl::StrCat(job.epoch(), "/", job.epochs()),
+         absl::StrCat(job.steps_done(), "/", job.steps_total()), absl::StrCat(job.share()),
+         absl::StrCat(job.workers_serving()), bytes == 0 ? "-" : ShowBytes(bytes),
+         ShowTime(job.submitted_ms()),
+         Printable(job.state() == "FAILED" ? job.first_cause().message() : job.waiting_for())});
+  }
+  return RenderTable({{"name"},
+                      {"uid"},
+                      {"owner"},
+                      {"state"},
+                      {"epoch", true},
+                      {"steps", true},
+                      {"share", true},
+                      {"workers", true},
+                      {"memory", true},
+                      {"submitted"},
+                      {"note"}},
+                     rows);
+}
+
+std::string JobTitle(const v1::JobStatus& job) {
+  return absl::StrCat(Printable(job.name()), " (", ShowHex(job.job_uid()), "), submitted ",
+                      job.owner().empty() ? "" : absl::StrCat("by ", Printable(job.owner()), " "),
+                      ShowTime(job.submitted_ms()));
+}
 
 std::vector<Verb> JobVerbs() {
   return {
@@ -628,7 +648,8 @@ std::vector<Verb> JobVerbs() {
       {"job", "audit", "prove from a job's ledgers which examples were applied, and how often",
        AuditJob},
       {"job", "validate", "check a job file; lists every mistake", Validate},
-      {"job", "reference", "print every key of a job file", Reference}};
+      {"job", "reference", "print every key of a job file", Reference},
+      {"job", "crd", "print the Kubernetes definition of a job", Crd}};
 }
 
 }  // namespace evergrad::psctl

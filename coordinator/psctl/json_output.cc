@@ -107,6 +107,7 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
   nlohmann::json out = {
       {"job_uid", ShowHex(job.job_uid())},
       {"name", job.name()},
+      {"owner", job.owner()},
       {"state", job.state()},
       {"phase", job.phase()},
       {"revision", job.revision()},

@@ -39,6 +39,8 @@ void Admission::OnHello(Session& session, const v1::Hello& hello) {
     parts_.metrics->malformed.Add();
     return ends_->RejectMalformed(number, status.message());
   }
+  // The terms in a Hello change the life of the coordinator, so the certificate is checked first.
+  if (!registrar_->CheckCertificate(session, hello)) return;
   session.stage = Session::Stage::kPending;
   session.role = hello.role() == v1::ROLE_WORKER ? Role::kWorker : Role::kPsServer;
   session.hello = hello;

@@ -6,19 +6,24 @@ namespace evergrad::coordinator {
 
 // Begins to cancel a job. A repeated call, or a call for an ended job, changes nothing and returns
 // the state. Callers poll GetJob for CANCELLED.
-void JobCalls::Serve(const v1::CancelJobRequest& request, const Responder& responder) {
+void JobCalls::Serve(const v1::CancelJobRequest& request, const Caller& caller,
+                     const Responder& responder) {
   // An empty name selects the newest job only in calls that read; a cancel must name its job.
   if (request.job().empty())
     return responder->Answer(
         UserError(absl::InvalidArgumentError("CancelJob names no job: want=name or uid")));
   Job* job = parts_.jobs->Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
+  // A call that has waited is checked again, because the name may stand for another job now.
+  if (absl::Status allowed = CheckOwner(caller, *job); !allowed.ok())
+    return responder->Answer(std::move(allowed));
   if (!parts_.store_watch->status().ok() && !job->ended())
     return responder->Answer(parts_.store_watch->Refusal("the job was not cancelled"));
   if (!parts_.life->term_known) {
     // The call waits until the start-up window has closed, because only then are the tasks of the
     // job known.
-    early_.push_back({responder, [this, request, responder] { Serve(request, responder); }});
+    early_.push_back(
+        {responder, [this, request, caller, responder] { Serve(request, caller, responder); }});
     return;
   }
   parts_.jobs->RemoveFromQueue(job->uid());

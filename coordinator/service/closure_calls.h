@@ -1,7 +1,7 @@
 // The seven RPCs of functions jobs: schedule, join, done, fetch, cancel, release, finish. The RPCs
 // share one mechanism: the job answers at once, or it is asked again after each change, in the
 // order of the calls. After at most wait_ms the answer states the reason for the wait, and the
-// caller calls again.
+// caller calls again. A job of another user refuses the calls (CheckOwner).
 //
 // Not thread-safe: the control executor owns it.
 #pragma once
@@ -17,13 +17,19 @@ class ClosureCalls {
  public:
   explicit ClosureCalls(ServiceParts parts) : parts_(parts) {}
 
-  void Serve(const v1::ScheduleClosureRequest& request, const Responder& responder);
-  void Serve(const v1::JoinClosuresRequest& request, const Responder& responder);
-  void Serve(const v1::ClosuresDoneRequest& request, const Responder& responder);
-  void Serve(const v1::FetchResultRequest& request, const Responder& responder);
-  void Serve(const v1::CancelClosuresRequest& request, const Responder& responder);
-  void Serve(const v1::ReleaseResultsRequest& request, const Responder& responder);
-  void Serve(const v1::FinishJobRequest& request, const Responder& responder);
+  void Serve(const v1::ScheduleClosureRequest& request, const Caller& caller,
+             const Responder& responder);
+  void Serve(const v1::JoinClosuresRequest& request, const Caller& caller,
+             const Responder& responder);
+  void Serve(const v1::ClosuresDoneRequest& request, const Caller& caller,
+             const Responder& responder);
+  void Serve(const v1::FetchResultRequest& request, const Caller& caller,
+             const Responder& responder);
+  void Serve(const v1::CancelClosuresRequest& request, const Caller& caller,
+             const Responder& responder);
+  void Serve(const v1::ReleaseResultsRequest& request, const Caller& caller,
+             const Responder& responder);
+  void Serve(const v1::FinishJobRequest& request, const Caller& caller, const Responder& responder);
 
   // Asks the jobs again to answer the waiting calls.
   void Check() { waiting_.Check(parts_.clock->Now()); }
@@ -31,7 +37,7 @@ class ClosureCalls {
 
  private:
   template <class Request, class Ask>
-  void AskJob(const Request& request, const Responder& responder, Ask ask);
+  void AskJob(const Request& request, const Caller& caller, const Responder& responder, Ask ask);
 
   const ServiceParts parts_;
   WaitingCalls waiting_;

@@ -37,12 +37,12 @@ ControlPlane::ControlPlane(ControlOptions options, const Parts& parts)
                  [this] { metrics_.gate.refused.Add(); }}),
       log_reads_({&sessions_, &membership_, parts.logger},
                  {options_.log_lines_max, options_.query_timeout}),
+      audit_(std::make_shared<AuditLog>(parts.logger, parts.clock)),
       parts_{parts.control, parts.clock, parts.logger, parts.store,  &options_, &life_,
              &store_watch_, &gate_,      &files_,      &membership_, &reports_, &sessions_,
-             &jobs_,        &division_,  &drains_,     &log_reads_,  &metrics_},
-      job_host_(MakeJobHost(
-          parts_, parts.checkpoints == nullptr ? parts.files : parts.checkpoints,
-          parts.failpoints, parts.file_system, &supervisor_)),
+             &jobs_,        &division_,  &drains_,     &log_reads_,  &metrics_, audit_.get()},
+      job_host_(MakeJobHost(parts_, parts.checkpoints == nullptr ? parts.files : parts.checkpoints,
+                            parts.failpoints, parts.file_system, &supervisor_)),
       jobs_(options_.jobs_running_max),
       drains_(&jobs_, &sessions_),
       division_host_(MakeDivisionHost(parts_, &supervisor_)),
@@ -67,8 +67,8 @@ ControlPlane::ControlPlane(ControlOptions options, const Parts& parts)
       closure_calls_(parts_),
       task_calls_(parts_),
       run_file_calls_(parts_),
-      run_copies_(parts_, {parts.copies == nullptr ? "" : options_.runs_copy,
-                           options_.runs_copy_every},
+      run_copies_(parts_,
+                  {parts.copies == nullptr ? "" : options_.runs_copy, options_.runs_copy_every},
                   parts.copies, parts.copy_files, parts.registry),
       job_gauges_(*parts.registry),
       intake_(parts_, MakeReceiver()) {
@@ -80,21 +80,22 @@ ControlPlane::ControlPlane(ControlOptions options, const Parts& parts)
 }
 
 TransportIntake::Receiver ControlPlane::MakeReceiver() {
-  return {.on_session =
-              [this](std::uint64_t number, transport::PeerInfo peer,
-                     std::shared_ptr<transport::MessageStream> stream) {
-                OpenSession(number, std::move(peer), std::move(stream));
-              },
-          .on_batch = [this](std::uint64_t number,
-                             const v1::TaskBatch* batch) { OnBatch(number, batch); },
-          .on_overflow =
-              [this](std::uint64_t number) {
-                ends_.Reject(number, "limit", "too many messages of the task wait to be handled",
-                             false, options_.membership.lease);
-              },
-          .on_end = [this](std::uint64_t number) { ends_.Close(number); },
-          .on_call = [this](const ControlCall& call, const std::string& request,
-                            const Responder& responder) { OnCall(call, request, responder); }};
+  return {
+      .on_session =
+          [this](std::uint64_t number, transport::PeerInfo peer,
+                 std::shared_ptr<transport::MessageStream> stream) {
+            OpenSession(number, std::move(peer), std::move(stream));
+          },
+      .on_batch = [this](std::uint64_t number,
+                         const v1::TaskBatch* batch) { OnBatch(number, batch); },
+      .on_overflow =
+          [this](std::uint64_t number) {
+            ends_.Reject(number, "limit", "too many messages of the task wait to be handled", false,
+                         options_.membership.lease);
+          },
+      .on_end = [this](std::uint64_t number) { ends_.Close(number); },
+      .on_call = [this](const ControlCall& call, const Caller& caller, const std::string& request,
+                        const Responder& responder) { OnCall(call, caller, request, responder); }};
 }
 
 absl::Status ControlPlane::Recover() { return supervisor_.Recover(job_host_.get(), options_.jobs); }
@@ -139,6 +140,7 @@ void ControlPlane::Tick() {
   closure_calls_.Check();
   log_reads_.Check(parts_.clock->Now());
   run_copies_.Tick();
+  audit_->Tick();
   UpdateMetrics();
   UpdateReadiness();
   parts_.control->PostAfter(options_.tick, [this] {
@@ -257,14 +259,26 @@ absl::Status ControlPlane::OnMessage(Session& session, const v1::TaskBatch& batc
   return messages_.OnMessage(session, message);
 }
 
-void ControlPlane::OnCall(const ControlCall& call, const std::string& request,
+void ControlPlane::OnCall(const ControlCall& call, const Caller& caller, const std::string& request,
                           const Responder& responder) {
   if (life_.stopped) return responder->Answer(StoppingError());
+  const std::unique_ptr<ParsedCall> parsed = call.parse(request);
+  if (parsed == nullptr) {
+    metrics_.malformed.Add();
+    return responder->Answer(absl::InvalidArgumentError(
+        absl::StrCat("malformed request: method=", call.method, " bytes=", request.size())));
+  }
+  AuditLog::Entry entry{std::string(call.name()), caller, parsed->NamedTask()};
+  absl::Status allowed;
+  if (const std::string name = parsed->NamedJob(); !name.empty()) {
+    const Job* const job = call.owner_only ? jobs_.Find(name) : nullptr;
+    entry.object = job == nullptr ? name : JobText(*job);
+    if (job != nullptr) allowed = CheckOwner(caller, *job);
+  }
+  const Responder audited = Audited(audit_, call, std::move(entry), responder);
+  if (!allowed.ok()) return audited->Answer(std::move(allowed));
   const CallHandlers handlers{&job_calls_, &closure_calls_, &task_calls_, &run_file_calls_};
-  if (call.serve(handlers, request, responder)) return;
-  metrics_.malformed.Add();
-  responder->Answer(absl::InvalidArgumentError(
-      absl::StrCat("malformed request: method=", call.method, " bytes=", request.size())));
+  parsed->Serve(handlers, caller, audited);
 }
 
 }  // namespace evergrad::coordinator

@@ -21,6 +21,7 @@
 #include "common/transport/transport.h"
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/service/admission.h"
+#include "coordinator/service/audit_log.h"
 #include "coordinator/service/closure_calls.h"
 #include "coordinator/service/control_calls.h"
 #include "coordinator/service/control_options.h"
@@ -84,7 +85,8 @@ class ControlPlane final {
   void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);
   absl::Status OnMessage(Session& session, const v1::TaskBatch& batch,
                          const v1::TaskMessage& message);
-  void OnCall(const ControlCall& call, const std::string& request, const Responder& responder);
+  void OnCall(const ControlCall& call, const Caller& caller, const std::string& request,
+              const Responder& responder);
 
   TransportIntake::Receiver MakeReceiver();
 
@@ -101,7 +103,8 @@ class ControlPlane final {
   SessionTable sessions_;
   LogReads log_reads_;
 
-  const ServiceParts parts_;  // pointers to all parts
+  const std::shared_ptr<AuditLog> audit_;  // shared with the calls
+  const ServiceParts parts_;               // pointers to all parts
   health::Condition journal_open_, window_over_;
 
   // --- jobs

@@ -17,10 +17,9 @@ void JobCalls::Serve(const v1::DeleteJobRequest& request, const Responder& respo
   const Job* job = parts_.jobs->Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
   if (!job->ended()) {
-    return responder->Answer(UserError(absl::FailedPreconditionError(
-        absl::StrCat("the job has not ended (psctl job cancel ends it): name=", job->name(),
-                     " job_uid=", JobUidString(job->uid()),
-                     " state=", JobStateName(job->state())))));
+    return responder->Answer(UserError(absl::FailedPreconditionError(absl::StrCat(
+        "the job has not ended (psctl job cancel ends it): name=", job->name(),
+        " job_uid=", JobUidString(job->uid()), " state=", JobStateName(job->state())))));
   }
   if (!parts_.store_watch->status().ok())
     return responder->Answer(parts_.store_watch->Refusal("the job was not deleted"));

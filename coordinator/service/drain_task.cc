@@ -19,9 +19,8 @@ absl::StatusOr<Session*> TaskCalls::SessionOf(const std::string& task,
       parts_.membership->FindIdentity(worker ? Role::kWorker : Role::kPsServer, name.second);
   Session* session = entry == nullptr ? nullptr : parts_.sessions->Of(entry->id);
   if (session == nullptr) {
-    return UserError(absl::NotFoundError(
-        absl::StrCat("the task has no session (psctl task list shows all tasks): task=",
-                     task.substr(0, 200))));
+    return UserError(absl::NotFoundError(absl::StrCat(
+        "the task has no session (psctl task list shows all tasks): task=", task.substr(0, 200))));
   }
   return session;
 }

@@ -23,10 +23,10 @@ class JobCalls {
   JobCalls(ServiceParts parts, JobHost* host, JobSupervisor* supervisor)
       : parts_(parts), host_(host), supervisor_(supervisor) {}
 
-  void Serve(const v1::SubmitJobRequest& request, const Responder& responder);
+  void Serve(const v1::SubmitJobRequest& request, const Caller& caller, const Responder& responder);
   void Serve(const v1::GetJobRequest& request, const Responder& responder);
   void Serve(const v1::ListJobsRequest& request, const Responder& responder);
-  void Serve(const v1::CancelJobRequest& request, const Responder& responder);
+  void Serve(const v1::CancelJobRequest& request, const Caller& caller, const Responder& responder);
   void Serve(const v1::DeleteJobRequest& request, const Responder& responder);
   void Serve(const v1::ListVariablesRequest& request, const Responder& responder);
 

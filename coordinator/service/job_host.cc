@@ -56,9 +56,8 @@ class ServiceJobHost final : public JobHost {
     parts_.files->Run(std::move(work));
   }
   void OnCheckpointThread(std::function<std::function<void()>()> work) override {
-    checkpoints_->Post([control = parts_.control, work = std::move(work)] {
-      control->Post(work());
-    });
+    checkpoints_->Post(
+        [control = parts_.control, work = std::move(work)] { control->Post(work()); });
   }
   fs::FileSystem& file_system() override { return *file_system_; }
   std::string StoreTrouble() const override {

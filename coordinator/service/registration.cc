@@ -45,6 +45,19 @@ void Registrar::Register(std::uint64_t number) {
   if (Reconcile(one)) Welcome(one);
 }
 
+bool Registrar::CheckCertificate(const Session& session, const v1::Hello& hello) {
+  const Role role = hello.role() == v1::ROLE_WORKER ? Role::kWorker : Role::kPsServer;
+  const absl::Status status = transport::CheckPeer(
+      session.peer,
+      absl::StrCat(RoleName(role), hello.identity().empty() ? "" : "/", hello.identity()));
+  if (status.ok()) return true;
+  parts_.logger->Warning(absl::StrCat("registration refused: peer=", session.peer.address,
+                                      " reason=", status.message()));
+  ends_->Reject(session.number, "certificate", status.message(), /*exit=*/true,
+                parts_.options->membership.lease);
+  return false;
+}
+
 bool Registrar::Identify(Registration& one) {
   const transport::PeerInfo& peer = one.session.peer;
   const v1::Hello& hello = one.hello;
@@ -56,16 +69,9 @@ bool Registrar::Identify(Registration& one) {
   const std::size_t slash = peer.certificate_task.find('/');
   if (said.identity.empty() && slash != std::string::npos)
     said.identity = peer.certificate_task.substr(slash + 1);
-  const std::string claimed =
-      absl::StrCat(RoleName(said.role), said.identity.empty() ? "" : "/", said.identity);
-  if (absl::Status status = transport::CheckPeer(peer, claimed); !status.ok()) {
-    parts_.logger->Warning(
-        absl::StrCat("registration refused: peer=", peer.address, " reason=", status.message()));
-    ends_->Reject(one.session.number, "certificate", status.message(), /*exit=*/true,
-                  parts_.options->membership.lease);
+  if (!CheckEndpoint(
+          one, absl::StrCat(RoleName(said.role), said.identity.empty() ? "" : "/", said.identity)))
     return false;
-  }
-  if (!CheckEndpoint(one, claimed)) return false;
   said.process_uid = hello.process_uid();
   said.pid = hello.pid();
   said.host = client::CleanText(hello.host(), client::kHostBytesMax);

@@ -24,6 +24,10 @@ class Registrar {
  public:
   Registrar(ServiceParts parts, TaskEnds* ends) : parts_(parts), ends_(ends) {}
 
+  // Checks whether the certificate of the session permits the task that the Hello names. If not,
+  // rejects the session and returns false. Nothing of a Hello may be used before this check.
+  bool CheckCertificate(const Session& session, const v1::Hello& hello);
+
   // Registers the task of a pending session by the session's Hello, or rejects the session. Does
   // nothing if the session has ended or has been registered.
   void Register(std::uint64_t session);

@@ -28,8 +28,7 @@ void RunCopies::Tick() {
   copies_->Post([this, folder = *next] {
     auto result = copy_.Copy(folder.path, folder.ended);
     if (folder.ended && result.ok()) copy_.Forget(folder.path);
-    parts_.control->Post(
-        [this, folder, result = std::move(result)] { OnCopied(folder, result); });
+    parts_.control->Post([this, folder, result = std::move(result)] { OnCopied(folder, result); });
   });
 }
 
@@ -57,16 +56,16 @@ void RunCopies::OnCopied(const Folder& folder, const absl::StatusOr<std::size_t>
     if (folder.ended) {
       done_.insert(folder.uid);
       tried_.erase(folder.uid);
-      parts_.logger->Info(absl::StrCat("the runs folder is copied: job_uid=",
-                                       JobUidString(folder.uid),
-                                       " copy=", copy_.UriOf(folder.path)));
+      parts_.logger->Info(
+          absl::StrCat("the runs folder is copied: job_uid=", JobUidString(folder.uid),
+                       " copy=", copy_.UriOf(folder.path)));
     }
     return;
   }
   failures_.Add();
-  const std::string text = absl::StrCat("cannot copy the runs folder; the next attempt is in ",
-                                        options_.every.count() / 1000,
-                                        " s: ", result.status().message());
+  const std::string text =
+      absl::StrCat("cannot copy the runs folder; the next attempt is in ",
+                   options_.every.count() / 1000, " s: ", result.status().message());
   if (!warned_.insert(folder.uid).second) return;
   parts_.logger->Warning(absl::StrCat(text, " job_uid=", JobUidString(folder.uid)));
   if (job != nullptr) job->Warn(text);

@@ -1,8 +1,8 @@
 // Copies the runs folders of jobs to --runs-copy, each minute while a job runs, and once more when
 // it has ended.
 //
-// The control executor owns the object; the copies themselves run on `copies`, one at a time. A copy
-// that fails is a warning of the job, and is tried again. The work on `copies` ends before the
+// The control executor owns the object; the copies themselves run on `copies`, one at a time. A
+// copy that fails is a warning of the job, and is tried again. The work on `copies` ends before the
 // object is destroyed.
 #pragma once
 

@@ -10,6 +10,7 @@
 #include "common/time/clock.h"
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/membership/membership.h"
+#include "coordinator/service/audit_log.h"
 #include "coordinator/service/control_metrics.h"
 #include "coordinator/service/control_options.h"
 #include "coordinator/service/durability_gate.h"
@@ -43,6 +44,7 @@ struct ServiceParts {
   ServerDrains* drains = nullptr;
   LogReads* log_reads = nullptr;
   ControlMetrics* metrics = nullptr;
+  AuditLog* audit = nullptr;
 
   Job* JobOf(TaskId worker) const { return jobs->Running(division->JobOf(worker)); }  // may be null
 };

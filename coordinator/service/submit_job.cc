@@ -47,7 +47,8 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
 
 // Submits a job. In addition to the errors of ReadSpec it refuses a name that a living job has, and
 // a full queue.
-void JobCalls::Serve(const v1::SubmitJobRequest& request, const Responder& responder) {
+void JobCalls::Serve(const v1::SubmitJobRequest& request, const Caller& caller,
+                     const Responder& responder) {
   if (!parts_.store_watch->no_new_jobs().ok())
     return responder->Answer(parts_.store_watch->Refusal("no new work is accepted"));
   absl::StatusOr<config::JobSpec> spec = ReadSpec(request, *parts_.options);
@@ -67,6 +68,7 @@ void JobCalls::Serve(const v1::SubmitJobRequest& request, const Responder& respo
     identity.uid = JobUid(random::EntropyFromOs());
   } while (identity.uid.value() == 0 || parts_.jobs->Contains(identity.uid));
   identity.grant_key = grants::NewKey();
+  identity.owner = caller.task;
   identity.yaml = config::EmitSubmission(*spec);
   identity.runs_folder =
       absl::StrCat(parts_.options->runs_folder, "/", spec->name, "-", JobUidString(identity.uid));

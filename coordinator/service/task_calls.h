@@ -21,8 +21,8 @@ class TaskCalls {
   void Serve(const v1::GetClusterInfoRequest& request, const Responder& responder);
 
  private:
-  // Returns the session of a worker or server ("ps_server/0"). `action` names the call in the user's
-  // error ("drained").
+  // Returns the session of a worker or server ("ps_server/0"). `action` names the call in the
+  // user's error ("drained").
   absl::StatusOr<Session*> SessionOf(const std::string& task, absl::string_view action) const;
   // These functions fill in rows of ListTasks.
   void FillOwnRow(v1::TaskRow* row) const;

@@ -38,12 +38,12 @@ class TaskReports {
   void Enter(TaskId task, const v1::Hello& hello, std::int64_t wall_ms);
   void Remove(TaskId task) { reports_.erase(task); }
   const TaskReport* Find(TaskId task) const;  // null if unknown
-  // OnHeartbeat, SetLeaving and SetCordoned ignore an unknown task. OnHeartbeat returns true if the heartbeat
-  // has a recommendation that differs from the previous one.
+  // OnHeartbeat, SetLeaving and SetCordoned ignore an unknown task. OnHeartbeat returns true if the
+  // heartbeat has a recommendation that differs from the previous one.
   bool OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void SetLeaving(TaskId task, absl::string_view reason);
-  // The cordon of a task is part of its Hello; SetCordoned changes it afterwards. An unknown task is
-  // not cordoned.
+  // The cordon of a task is part of its Hello; SetCordoned changes it afterwards. An unknown task
+  // is not cordoned.
   bool IsCordoned(TaskId task) const;
   void SetCordoned(TaskId task, bool on);
   // Records changes of state, and removes the tasks that membership no longer lists.

@@ -71,8 +71,10 @@ void TransportIntake::OnUnary(const transport::PeerInfo& peer, absl::string_view
     return responder->Answer(
         absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
   }
-  if (absl::Status status = CheckCaller(*call, peer); !status.ok())
+  if (absl::Status status = CheckCaller(*call, peer); !status.ok()) {
+    parts_.audit->Write({std::string(call->name()), CallerOf(peer), ""}, status);
     return responder->Answer(std::move(status));
+  }
   if (calls_->fetch_add(1) >= parts_.options->calls_max) {
     calls_->fetch_sub(1);
     parts_.metrics->calls.refused.Add();
@@ -81,9 +83,10 @@ void TransportIntake::OnUnary(const transport::PeerInfo& peer, absl::string_view
     return;
   }
   Responder counted = std::make_shared<CountedResponder>(std::move(responder), calls_);
-  const bool posted = parts_.control->Post([this, counted, call, bytes = std::move(request)] {
-    receiver_.on_call(*call, bytes, counted);
-  });
+  const bool posted = parts_.control->Post(
+      [this, counted, call, caller = CallerOf(peer), bytes = std::move(request)] {
+        receiver_.on_call(*call, caller, bytes, counted);
+      });
   if (!posted) counted->Answer(StoppingError());
 }
 

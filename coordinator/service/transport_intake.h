@@ -31,7 +31,7 @@ class TransportIntake {
     std::function<void(std::uint64_t session, const v1::TaskBatch* batch)> on_batch;
     std::function<void(std::uint64_t session)> on_overflow;
     std::function<void(std::uint64_t session)> on_end;
-    std::function<void(const ControlCall& call, const std::string& request,
+    std::function<void(const ControlCall& call, const Caller& caller, const std::string& request,
                        const Responder& responder)>
         on_call;
   };

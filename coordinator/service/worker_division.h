@@ -2,8 +2,8 @@
 //
 // A worker serves one job at a time. Every 100 ms `scheduler/shares` divides the workers. A worker
 // that must change jobs gets no more work of its old job, and changes once it holds no work.
-// Functions jobs get only workers that have one of their functions. A cordoned worker gives back its
-// work in the same way, and then serves no job.
+// Functions jobs get only workers that have one of their functions. A cordoned worker gives back
+// its work in the same way, and then serves no job.
 //
 // Pure, apart from its host, which shows jobs and workers and moves workers. Not thread-safe: the
 // control executor owns it.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Updates the files that show the output of the binaries: docs/cli.md between its
-`<!-- generated: NAME -->` marks, and configs/daemons/*.yaml below the line that begins with
+"""Updates the files that show the output of the binaries: docs/cli.md and docs/security.md between
+their `<!-- generated: NAME -->` marks, and configs/daemons/*.yaml below the line that begins with
 "# The other settings".
 
   cli_docs.py --bin build/release/bin            rewrites the files
@@ -8,10 +8,12 @@
                                                  a file is stale
 
 Help texts are the output of --help. Metrics are the HELP and TYPE lines of three daemons on
-loopback that have trained a small job.
+loopback that have trained a small job. The table of rights is the output of `evergrad-rights
+table` (tests/integration/rights.cc).
 """
 import argparse
 import difflib
+import json
 import os
 import re
 import shutil
@@ -25,7 +27,7 @@ import time
 import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PAGE = os.path.join(ROOT, "docs", "cli.md")
+DOCS = os.path.join(ROOT, "docs")
 SETTINGS = os.path.join(ROOT, "configs", "daemons")
 DAEMONS = ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker")
 # A small job, whose data the worker generates.
@@ -202,25 +204,57 @@ def metrics(bin_folder):
         cluster.end()
 
 
-GENERATORS = {"daemons": daemons_help, "psctl": psctl_help, "metrics": metrics}
+def rights(bin_folder):
+    """Returns the table of RPCs and roles. `own` stands for a call about jobs of the caller."""
+    table = json.loads(said(bin_folder, "evergrad-rights", "table"))
+    lines = [
+        "| RPC | daemon | %s | audit log |" % " | ".join(table["roles"]),
+        "| --- | --- |%s --- |" % (" --- |" * len(table["roles"])),
+    ]
+    for row in table["rows"]:
+        cells = []
+        for role in table["roles"]:
+            may = "own" if row["owner_only"] and role != "admin" else "yes"
+            cells.append(may if role in row["roles"] else "")
+        kind = " (%s)" % row["kind"] if row["kind"].endswith("session") else ""
+        lines.append(
+            "| `%s`%s | %s | %s | %s |"
+            % (
+                row["method"].lstrip("/"),
+                kind,
+                row["daemon"],
+                " | ".join(cells),
+                "each call" if row["audited"] else "",
+            )
+        )
+    return "\n".join(re.sub(r"  +", " ", line) for line in lines)
 
 
-def rewritten(page, bin_folder):
-    missing = set(GENERATORS)
+GENERATORS = {
+    "cli.md": {"daemons": daemons_help, "psctl": psctl_help, "metrics": metrics},
+    "security.md": {"rights": rights},
+}
+
+
+def rewritten(page, name_of_page, bin_folder):
+    generators = GENERATORS[name_of_page]
+    missing = set(generators)
 
     def replace(match):
         name = match.group(1)
         if name not in missing:
             raise Stale(
-                "docs/cli.md: duplicate or unknown block `generated: %s`; want one each of: %s"
-                % (name, ", ".join(sorted(GENERATORS)))
+                "docs/%s: duplicate or unknown block `generated: %s`; want one each of: %s"
+                % (name_of_page, name, ", ".join(sorted(generators)))
             )
         missing.discard(name)
-        return "<!-- generated: %s -->\n%s\n<!-- end -->" % (name, GENERATORS[name](bin_folder))
+        return "<!-- generated: %s -->\n%s\n<!-- end -->" % (name, generators[name](bin_folder))
 
     out = re.sub(r"<!-- generated: (\w+) -->\n.*?<!-- end -->", replace, page, flags=re.S)
     if missing:
-        raise Stale("docs/cli.md has no block `generated: %s`" % ", ".join(sorted(missing)))
+        raise Stale(
+            "docs/%s has no block `generated: %s`" % (name_of_page, ", ".join(sorted(missing)))
+        )
     return out
 
 
@@ -266,9 +300,11 @@ def settings_file(page, name, bin_folder):
 
 def files(bin_folder):
     """Yields (path, contents, contents that the binaries generate) of each file."""
-    with open(PAGE, encoding="utf-8") as f:
-        page = f.read()
-    yield PAGE, page, rewritten(page, bin_folder)
+    for name in GENERATORS:
+        path = os.path.join(DOCS, name)
+        with open(path, encoding="utf-8") as f:
+            page = f.read()
+        yield path, page, rewritten(page, name, bin_folder)
     for name in DAEMONS:
         path = os.path.join(SETTINGS, name[len("evergrad-") :] + ".yaml")
         with open(path, encoding="utf-8") as f:

@@ -846,7 +846,7 @@ URIS = {
     "evergrad-coordinator": "evergrad://coordinator",
     "evergrad-ps-server": "evergrad://ps_server",
     "evergrad-worker": "evergrad://worker",
-    "evergrad-prometheus": "evergrad://user/prometheus",
+    "evergrad-prometheus": "evergrad://viewer/prometheus",
     "evergrad-user": "evergrad://user/operator",
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests that docs/cli.md and configs/daemons are true: their generated parts are the programs'
-output, and the examples of the page work.
+"""Tests that docs/cli.md, docs/security.md and configs/daemons are true: their generated parts are
+the programs' output, and the examples of docs/cli.md work.
 
   cli_docs_test.py --bin build/release/bin
 """
@@ -19,7 +19,7 @@ SCRIPT = os.path.join(ROOT, "deploy", "scripts", "cli_docs.py")
 
 
 class Page(Case):
-    def test_the_page_and_the_settings_files_equal_the_output_of_the_programs(self):
+    def test_the_pages_and_the_settings_files_equal_the_output_of_the_programs(self):
         r = subprocess.run(
             [sys.executable, SCRIPT, "--bin", support.BIN, "--check"],
             stdin=subprocess.DEVNULL,

@@ -44,6 +44,7 @@ HEAVY = {
     re.compile(r"<grpc|grpcpp/|grpc\.pb\.h"): (
         "common/transport/grpc/",
         "tests/bench/",
+        "tests/integration/",
         "tests/unit/common/transport/",
     ),
     re.compile(r"spdlog/"): ("common/log/log.cc",),

@@ -96,6 +96,35 @@ TEST_CASE("the parts come back from the snapshot and from the notes after it") {
   CHECK(next.events.events()[0].text() == "later");
 }
 
+TEST_CASE("the owner of a job is in the snapshot, and a job of an older journal has none") {
+  Fixture f;
+  f.id.owner = "user/alice";
+  REQUIRE(f.commits.PersistWhole());
+  v1::JobSnapshot snapshot = f.Snapshot();
+  CHECK(snapshot.owner() == "user/alice");
+  snapshot.set_state("FAILED");
+  snapshot.set_phase("");
+  std::string refusal;
+  auto id = JobJournal::IdentityOf(f.id.uid, snapshot, &refusal);
+  REQUIRE(id.ok());
+  CHECK(id->owner == "user/alice");
+  snapshot.clear_owner();
+  id = JobJournal::IdentityOf(f.id.uid, snapshot, &refusal);
+  REQUIRE(id.ok());
+  CHECK(id->owner.empty());
+}
+
+TEST_CASE("a job without an owner has the bytes of an older build in the journal") {
+  Fixture owned, none;
+  owned.id.owner = "user/alice";
+  REQUIRE(owned.commits.PersistWhole());
+  REQUIRE(none.commits.PersistWhole());
+  v1::JobSnapshot snapshot = owned.Snapshot();
+  snapshot.clear_owner();
+  CHECK(none.Stored().snapshot == snapshot.SerializeAsString());
+  CHECK(none.Stored().snapshot.size() < owned.Stored().snapshot.size());
+}
+
 TEST_CASE("a clock that began again moves the moments of the job") {
   Fixture f, next;
   f.host.clock.Advance(std::chrono::seconds(100));

@@ -77,16 +77,18 @@ TEST_CASE("the owner of a certificate follows from its name, unless it is stated
   CHECK(TaskOfName("coordinator") == "coordinator");
   CHECK(TaskOfName("ps-server-12") == "ps_server/12");
   CHECK(TaskOfName("worker-gpu.3") == "worker/gpu.3");
-  for (const char* person : {"alice", "worker", "worker-", "ps-server-", "coordinator-2"})
+  for (const char* person : {"alice", "worker", "worker-", "ps-server-", "coordinator-2", "admin",
+                             "viewer", "operator-1"})
     CHECK(TaskOfName(person) == std::string("user/") + person);
   const test::TempFolder folder;
   REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
   int number = 0;
-  for (const char* task : {"coordinator", "ps_server/0", "ps_server", "worker/a-b", "user/alice"})
+  for (const char* task : {"coordinator", "ps_server/0", "ps_server", "worker/a-b", "user/alice",
+                           "viewer/board", "operator/ctl", "admin/carol", "admin"})
     CHECK(IssueCertificate({folder.path(), "n" + std::to_string(number++), {"localhost"}, 1, task})
               .ok());
-  for (const char* task :
-       {"scheduler/0", "worker/", "coordinator/0", "worker/0,DNS:evil", "worker/a/b"}) {
+  for (const char* task : {"scheduler/0", "worker/", "coordinator/0", "worker/0,DNS:evil",
+                           "worker/a/b", "admins", "viewer/", "Admin/carol"}) {
     const absl::Status refused = IssueCertificate({folder.path(), "x", {"localhost"}, 1, task});
     CHECK(BlameOf(refused) == Blame::kUser);
     CHECK_THAT(std::string(refused.message()),

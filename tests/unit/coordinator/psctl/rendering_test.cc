@@ -518,6 +518,24 @@ TEST_CASE("JSON has ids of 16 digits, numbers as numbers and NaN as null") {
   CHECK(JsonOf(task)["role"] == "ps_server");
 }
 
+TEST_CASE("the table of jobs and the title of a job name the owner") {
+  v1::ListJobsResponse jobs;
+  *jobs.add_jobs() = Running();
+  *jobs.add_jobs() = Running();
+  jobs.mutable_jobs(1)->set_owner("user/alice\x1b[2J");
+  // clang-format off
+  CHECK(JobTable(jobs) ==
+        Lines{R"(name         uid               owner              state    epoch     steps  share  workers  memory  submitted  note)",
+              R"(fashion-mlp  0000000000000abc  -                  RUNNING    2/5  612/2345      0        0       -  -)",
+              R"(fashion-mlp  0000000000000abc  user/alice\x1b[2J  RUNNING    2/5  612/2345      0        0       -  -)"});
+  // clang-format on
+  CHECK(JobTitle(jobs.jobs(0)) == "fashion-mlp (0000000000000abc), submitted -");
+  CHECK(JobTitle(jobs.jobs(1)) ==
+        "fashion-mlp (0000000000000abc), submitted by user/alice\\x1b[2J -");
+  CHECK(JsonOf(jobs.jobs(0))["owner"] == "");
+  CHECK(JsonOf(jobs.jobs(1))["owner"] == "user/alice\x1b[2J");
+}
+
 TEST_CASE("the task table marks unencrypted connections") {
   v1::ListTasksResponse tasks;
   CHECK(TaskTable(tasks, 0).back() == "no task has registered yet");

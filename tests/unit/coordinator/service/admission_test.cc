@@ -96,6 +96,26 @@ TEST_CASE("another protocol version and a malformed Hello are refused without a 
   CHECK(stage.membership.living() == 0);
 }
 
+TEST_CASE("a Hello that its certificate does not permit changes neither the term nor the window") {
+  for (const char* certificate : {"viewer/eve", "user/eve", "worker/7", "ps_server/1", "admin"}) {
+    CAPTURE(certificate);
+    ServiceStage stage;
+    stage.store.CommitTerm(Term(1)).IgnoreError();
+    Session& session = stage.Connect();
+    session.peer.certificate_task = certificate;
+    v1::Hello hello = ServiceStage::HelloOf(v1::ROLE_PS_SERVER, "0", 2);
+    hello.set_highest_term(5);
+    hello.set_life_id(1234);
+    stage.admission.OnHello(session, hello);
+    stage.Run();
+    CHECK(stage.stream->rejected().kind() == "certificate");
+    CHECK(stage.life.term == Term(1));
+    CHECK(stage.life.highest_reported == 0);
+    CHECK_FALSE(stage.life.window_open);
+    CHECK(stage.membership.living() == 0);
+  }
+}
+
 TEST_CASE(
     "a life that would drop shards of another coordinator's job ends before its first message") {
   Starting stage;

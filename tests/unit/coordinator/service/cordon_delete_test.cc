@@ -25,7 +25,8 @@ bool IsListedAsCordoned(TestCluster& c, v1::Role role) {
   return false;
 }
 
-TEST_CASE("a cordoned worker gets no work, and a cordoned server no shards, until the cordon ends") {
+TEST_CASE(
+    "a cordoned worker gets no work, and a cordoned server no shards, until the cordon ends") {
   TestCluster c;
   c.AddWorker("0", 1);
   c.AddServer("0", 2);
@@ -49,9 +50,8 @@ TEST_CASE("a task keeps its cordon for the next session, and only workers and se
   TestTask& server = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 1));
   REQUIRE(server.Registered());
   REQUIRE(Cordon(c, "ps_server/0", true).ok());
-  CHECK(server.Wait([](const v1::CoordinatorMessage& m) {
-    return m.has_cordon() && m.cordon().on();
-  }));
+  CHECK(server.Wait(
+      [](const v1::CoordinatorMessage& m) { return m.has_cordon() && m.cordon().on(); }));
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "a", 2);
   hello.set_cordoned(true);
   REQUIRE(c.Add(hello).Registered());

@@ -10,10 +10,14 @@ using namespace evergrad::coordinator;
 namespace {
 
 struct Stage : ServiceStage {
+  // Makes a call of a user with the certificate `task`, or without TLS.
   template <class Calls, class Request>
-  std::shared_ptr<CallReply> Call(Calls& to, const Request& request) {
+  std::shared_ptr<CallReply> Call(Calls& to, const Request& request, const std::string& task = "") {
     auto reply = std::make_shared<CallReply>();
-    to.Serve(request, reply);
+    if constexpr (requires { to.Serve(request, Caller(), reply); })
+      to.Serve(request, Caller{task, "here"}, reply);
+    else
+      to.Serve(request, reply);
     Run();
     return reply;
   }
@@ -42,6 +46,35 @@ TEST_CASE("a cancel that arrives before the term is known is served afterwards")
   v1::CancelJobResponse response;
   REQUIRE(response.ParseFromString(early->bytes));
   CHECK(stage.jobs.PlaceInQueue(job->uid()) == std::nullopt);
+}
+
+TEST_CASE("a cancel of another user is refused at once, and again when it is served late") {
+  Stage stage;
+  stage.Submit(11, "a", "user/alice");
+  stage.life.term_known = false;
+  CHECK(absl::IsPermissionDenied(stage.Call(stage.calls, Cancel("a"), "user/bob")->status));
+  const auto early = stage.Call(stage.calls, Cancel("a"), "user/alice");
+  // Before the term is known, the name passes to a job of another user.
+  stage.Submit(12, "a", "user/bob");
+  stage.life.term_known = true;
+  stage.calls.ServeEarly();
+  stage.Run();
+  CHECK(absl::IsPermissionDenied(early->status));
+}
+
+TEST_CASE("a closure call that waits is refused when its name passes to the job of another user") {
+  Stage stage;
+  stage.Submit(11, "a", "user/alice");
+  stage.life.term_known = false;
+  v1::JoinClosuresRequest join;
+  join.set_job("a");
+  join.set_wait_ms(300);
+  const auto reply = stage.Call(stage.closures, join, "user/alice");
+  CHECK_FALSE(reply->answered);
+  stage.Submit(12, "a", "user/bob");
+  stage.life.term_known = true;
+  stage.closures.Check();
+  CHECK(absl::IsPermissionDenied(reply->status));
 }
 
 TEST_CASE("a cancel must name a known job") {

@@ -116,8 +116,9 @@ struct ServiceStage {
     REQUIRE(session.registered());
     return session;
   }
-  Job* Submit(std::uint64_t uid, const std::string& name) {
+  Job* Submit(std::uint64_t uid, const std::string& name, const std::string& owner = "") {
     Job::Identity identity;
+    identity.owner = owner;
     identity.uid = JobUid(uid);
     config::ParsedJob parsed = config::ParseJob(
         "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: " + name +
@@ -143,14 +144,24 @@ struct ServiceStage {
     Run();
   }
 
+  // Returns the lines of the audit log.
+  std::vector<std::string> AuditLines() const {
+    std::vector<std::string> lines;
+    for (const log::Line& line : audit_logger.Read(0, 0, "", 1000)) lines.push_back(line.text);
+    return lines;
+  }
+  static log::Options LogOptions(log::Level level) {
+    log::Options options;
+    options.level = level;
+    options.file = "/dev/null";
+    return options;
+  }
+
   ManualClock clock;
   runtime::ManualExecutor control{&clock}, file_thread{&clock};
-  log::Logger logger{[] {
-    log::Options quiet;
-    quiet.level = log::Level::kError;
-    quiet.file = "/dev/null";
-    return quiet;
-  }()};
+  log::Logger logger{LogOptions(log::Level::kError)};
+  log::Logger audit_logger{LogOptions(log::Level::kInfo)};
+  AuditLog audit{&audit_logger, &clock};
   metrics::Registry registry;
   fault::Failpoints failpoints;
   const test::TempFolder folder;
@@ -170,9 +181,9 @@ struct ServiceStage {
   // `parts` refers to members that are constructed later. They are used only when a part is called.
   const ServiceParts parts{&control,     &clock,    &logger, &store,      &options, &life,
                            &store_watch, &gate,     &files,  &membership, &reports, &sessions,
-                           &jobs,        &division, &drains, &log_reads,  &metrics};
+                           &jobs,        &division, &drains, &log_reads,  &metrics, &audit};
   const std::unique_ptr<JobHost> host =
-      MakeJobHost(parts, &failpoints, file_system.get(), &supervisor);
+      MakeJobHost(parts, &file_thread, &failpoints, file_system.get(), &supervisor);
   int changes = 0, windows = 0, closed = 0;  // numbers of calls of the callbacks
   absl::Status end;                          // the status that on_end got
   JobTable jobs{options.jobs_running_max};

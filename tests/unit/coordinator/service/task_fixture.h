@@ -139,7 +139,9 @@ class TestCluster {
   // The transport `over` takes the place of the in-process transport.
   explicit TestCluster(std::function<void(ControlOptions&)> change = {},
                        StateStore* other = nullptr,
-                       std::unique_ptr<transport::Transport> over = nullptr) {
+                       std::unique_ptr<transport::Transport> over = nullptr,
+                       log::Options log_options = OnlyErrors())
+      : logger(std::move(log_options)) {
     if (over) transport = std::move(over);
     Options options;
     options.control.runs_folder = folder_ / "runs";
@@ -174,6 +176,11 @@ class TestCluster {
     auto dialed = transport->Dial({address, ""}, {});
     if (!dialed.ok()) std::abort();
     channel = *std::move(dialed);
+  }
+  static log::Options OnlyErrors() {
+    log::Options options;
+    options.level = log::Level::kError;
+    return options;
   }
   ~TestCluster() {
     tasks.clear();
@@ -358,11 +365,7 @@ class TestCluster {
 
   RealClock clock;
   health::Health health{&clock};
-  log::Logger logger{[] {
-    log::Options options;
-    options.level = log::Level::kError;
-    return options;
-  }()};
+  log::Logger logger;
   metrics::Registry registry;
   fault::Failpoints failpoints;
   MemoryStateStore store;

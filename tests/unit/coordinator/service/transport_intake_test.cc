@@ -26,10 +26,10 @@ struct Stage : ServiceStage {
         .on_overflow = [this](std::uint64_t session) { Add("overflow", session); },
         .on_end = [this](std::uint64_t session) { Add("end", session); },
         .on_call =
-            [this](const ControlCall& call, const std::string& request,
+            [this](const ControlCall& call, const Caller& caller, const std::string& request,
                    const Responder& responder) {
-              absl::StrAppend(&log, call.method.substr(call.method.rfind('/') + 1), " ", request,
-                              "; ");
+              absl::StrAppend(&log, call.name(), " ", request,
+                              caller.task.empty() ? "" : absl::StrCat(" of ", caller.task), "; ");
               kept.push_back(responder);
             }};
   }
@@ -40,14 +40,16 @@ struct Stage : ServiceStage {
     return intake.handlers().stream({}, client::kSessionMethod, std::make_shared<TaskStream>());
   }
   // Makes a call. Returns its answer, or Unknown if it has none yet.
-  absl::Status Call(const char* method) {
+  absl::Status Call(const char* method, const std::string& certificate = "") {
     struct Shared final : transport::UnaryResponder {
       explicit Shared(std::shared_ptr<absl::Status> to) : status(std::move(to)) {}
       void Answer(absl::StatusOr<std::string> response) override { *status = response.status(); }
       std::shared_ptr<absl::Status> status;
     };
     auto status = std::make_shared<absl::Status>(absl::UnknownError("open"));
-    intake.handlers().unary({}, method, "x", std::make_unique<Shared>(status));
+    transport::PeerInfo peer;
+    peer.certificate_task = certificate;
+    intake.handlers().unary(peer, method, "x", std::make_unique<Shared>(status));
     Run();
     return *status;
   }
@@ -107,4 +109,18 @@ TEST_CASE("calls above the limit and unknown methods are refused before they rea
   stage.kept.clear();  // a call ends when its responder is destroyed
   CHECK(stage.intake.calls() == 0);
   CHECK(absl::IsUnknown(stage.Call(method)));
+}
+
+TEST_CASE("a call of another role is refused, written to the audit log and never posted") {
+  Stage stage;
+  CHECK(absl::IsPermissionDenied(stage.Call("/evergrad.v1.Control/DrainTask", "user/alice")));
+  CHECK(stage.log.empty());
+  CHECK(stage.intake.calls() == 0);
+  CHECK(stage.AuditLines() ==
+        std::vector<std::string>{"audit: action=DrainTask caller=user/alice peer=- object=- "
+                                 "result=PERMISSION_DENIED: certificate is for user/alice, "
+                                 "expected admin"});
+  CHECK(absl::IsUnknown(stage.Call("/evergrad.v1.Control/DrainTask", "admin/carol")));
+  CHECK(stage.log == "DrainTask x of admin/carol; ");
+  CHECK(stage.AuditLines().size() == 1);
 }

@@ -1,0 +1,81 @@
+// The audit log: a line of the process's log for each call that changes something, and for each
+// call that is refused. Example:
+//
+//   audit: action=CancelJob caller=user/bob peer=ipv4:10.0.0.7:51022 object=mnist/0123456789abcdef
+//   result=PERMISSION_DENIED: the job belongs to another user: …
+//
+// Every value is escaped, and quoted if it could be read as several values. The number of lines is
+// limited, so that a caller cannot fill the disk: refused and failed calls beyond a rate are only
+// counted, and the log states their number. A successful call that the same caller repeats on the
+// same object within a minute has one line. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/base/mutex.h"
+#include "common/log/log.h"
+#include "common/time/clock.h"
+#include "common/transport/transport.h"
+#include "coordinator/service/caller.h"
+#include "coordinator/service/control_calls.h"
+
+namespace evergrad::coordinator {
+
+struct AuditLimits {
+  // Lines about refused and failed calls: the number that may come at once, and the number per
+  // second after that.
+  double failed_burst = 20, failed_per_second = 1;
+  // A successful call that is repeated within this time has no further line.
+  std::chrono::milliseconds repeated_within{60'000};
+  std::size_t remembered_max = 1024;  // limit of the successful calls that are remembered
+};
+
+class AuditLog {
+ public:
+  struct Entry {
+    std::string action;  // the name of the RPC: "CancelJob"
+    Caller caller;
+    std::string object;  // "mnist/0123456789abcdef" or "worker/0"; "" if the call has none
+  };
+  // `logger` and `clock` outlive the log.
+  AuditLog(log::Logger* logger, const Clock* clock, AuditLimits limits = AuditLimits())
+      : logger_(logger),
+        clock_(clock),
+        limits_(limits),
+        tokens_(limits.failed_burst),
+        filled_at_(clock->Now()) {}
+
+  void Write(const Entry& entry, const absl::Status& result);
+  // Writes the number of the calls that were only counted, once the rate permits a line.
+  void Tick();
+
+ private:
+  bool IsRepeated(const Entry& entry, MonoTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool TakeToken(MonoTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WriteLeftOut(std::uint64_t left_out);
+
+  log::Logger* const logger_;
+  const Clock* const clock_;
+  const AuditLimits limits_;
+  Mutex mu_;
+  double tokens_ ABSL_GUARDED_BY(mu_);  // lines about refused and failed calls that may come now
+  MonoTime filled_at_ ABSL_GUARDED_BY(mu_);
+  std::uint64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;  // calls that were only counted
+  // Successful calls, and the times of their lines.
+  std::map<std::string, MonoTime> remembered_ ABSL_GUARDED_BY(mu_);
+};
+
+// Returns a responder that passes the answer to `responder`. It first writes the line of the call,
+// if the row of the call demands one or the call is refused. A call whose responder is destroyed
+// without an answer has a line, too. The log is shared with the responders, because a call may
+// outlive the control plane.
+Responder Audited(std::shared_ptr<AuditLog> log, const ControlCall& call, AuditLog::Entry entry,
+                  Responder responder);
+
+}  // namespace evergrad::coordinator
