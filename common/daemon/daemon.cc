@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "common/base/escape.h"
 #include "common/base/status.h"
 #include "common/daemon/version.h"
@@ -144,7 +145,9 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
       std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"health"});
   health_->liveness().MeasureTimeOn(health_time_.get());
   listening_ = health_->readiness().Add("listening", "this daemon does not listen yet");
-  if (const absl::Status status = StartExporter(); !status.ok()) return Fail(status);
+  const absl::Status tls = OpenTlsWatch();
+  if (const absl::Status status = StartExporter(tls); !status.ok()) return Fail(status);
+  if (common_.tls.watch != nullptr) tls_watches_.Add(common_.tls.watch);
   logger_->Info(VersionLine(table_.program()));
   if (failpoints_->AnyArmed())
     logger_->Warning(absl::StrCat("failpoints are armed: failpoints=", common_.failpoints,
@@ -152,16 +155,71 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   return std::nullopt;
 }
 
-absl::Status Daemon::StartExporter() {
+absl::Status Daemon::OpenTlsWatch() {
+  absl::Status status;
+  if (!common_.tls.empty()) {
+    auto watch = transport::TlsWatch::Open(
+        common_.tls,
+        {[this](const transport::TlsPems& pems) { OnTlsReload(pems); },
+         [this](const absl::Status& why) {
+           logger_->Warning(absl::StrCat(
+               "cannot reload the certificates, the old ones stay in use: ", why.message()));
+         }});
+    status = watch.status();
+    if (watch.ok()) common_.tls.watch = *std::move(watch);
+  }
+  AddTlsMetrics();
+  return status;
+}
+
+void Daemon::AddTlsMetrics() {
+  const std::string prefix = absl::StrCat("evergrad_", RoleName(role_), "_tls_");
+  const auto watch = common_.tls.watch;
+  const auto stats = [watch] {
+    return watch == nullptr ? transport::TlsWatch::Stats{} : watch->stats();
+  };
+  registry_->AddCallbackCounter(
+      absl::StrCat(prefix, "reloads_total"),
+      "changes of the TLS files after which new connections use the new contents", {},
+      [stats] { return stats().reloads; });
+  registry_->AddCallbackCounter(
+      absl::StrCat(prefix, "reload_failures_total"),
+      "checks that found changed TLS files which cannot be used (the log has the reason)", {},
+      [stats] { return stats().failures; });
+  registry_->AddCallbackGauges(
+      absl::StrCat(prefix, "certificate_expiry_timestamp_seconds"),
+      "time at which the certificate in use expires, in seconds since 1970-01-01 UTC; only with "
+      "TLS",
+      [watch, stats]() -> metrics::Registry::Samples {
+        if (watch == nullptr) return {};
+        return {{{}, static_cast<double>(stats().expiry_seconds)}};
+      });
+}
+
+void Daemon::OnTlsReload(const transport::TlsPems& pems) {
+  logger_->Info(absl::StrCat(
+      "reloaded the certificates, new connections use them: cert=", common_.tls.cert, " expires=",
+      absl::FormatTime("%Y-%m-%d %H:%M:%S UTC",
+                       absl::FromUnixSeconds(transport::ExpirySeconds(pems.cert)),
+                       absl::UTCTimeZone())));
+  if (exporter_ == nullptr || !exporter_->tls()) return;
+  const absl::Status status = exporter_->ReplaceCertificate({pems.ca, pems.cert, pems.key});
+  if (!status.ok())
+    logger_->Warning(absl::StrCat(
+        "cannot reload the certificates of the metrics listener, the old ones stay in use: ",
+        status.message()));
+}
+
+absl::Status Daemon::StartExporter(const absl::Status& tls) {
   const MetricsDoor door = MetricsDoorOf(common_);
   if (door == MetricsDoor::kOff) return absl::OkStatus();
   metrics::ExporterOptions options;
   options.listen = common_.metrics_listen;
   options.plain_off_loopback = door == MetricsDoor::kPlainOffLoopback;
   if (door == MetricsDoor::kTls) {
-    EG_ASSIGN_OR_RETURN(const std::optional<transport::TlsPems> pems,
-                        transport::LoadTls(common_.tls));
-    if (pems) options.tls = metrics::TlsPems{pems->ca, pems->cert, pems->key};
+    EG_RETURN_IF_ERROR(tls);
+    const auto pems = common_.tls.watch->pems();
+    options.tls = metrics::TlsPems{pems->ca, pems->cert, pems->key};
   }
   auto exporter =
       metrics::HttpExporter::Start(std::move(options), registry_.get(), &clock_, health_.get());

@@ -37,6 +37,7 @@
 #include "common/preemption/watch.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
+#include "common/transport/tls/tls_watches.h"
 #include "common/transport/transport.h"
 
 namespace evergrad::daemon {
@@ -49,7 +50,7 @@ struct CommonOptions {
   std::string metrics_listen;     // "" for off
   bool insecure_metrics = false;  // plain HTTP even if other machines reach metrics_listen
   std::string log_format = "text", log_level = "info", log_file;
-  transport::TlsFiles tls;
+  transport::TlsFiles tls;  // Start sets `task` and `watch`.
   preemption::Settings preemption;
   std::string failpoints;
   std::uint64_t failpoint_seed = 1;
@@ -145,7 +146,14 @@ class Daemon {
   const Role role_;
   CommonOptions common_;
   OptionTable table_;
-  absl::Status StartExporter();
+  // Opens the watch of the TLS files, which all listeners and channels of the process share. If the
+  // files cannot be used, returns the error of LoadTls, and there is no watch. The role's own
+  // listener then has the same error.
+  absl::Status OpenTlsWatch();
+  // `tls` is the result of OpenTlsWatch.
+  absl::Status StartExporter(const absl::Status& tls);
+  void AddTlsMetrics();
+  void OnTlsReload(const transport::TlsPems& pems);
 
   RealClock clock_;
   std::unique_ptr<log::Logger> logger_;
@@ -156,6 +164,7 @@ class Daemon {
       health_time_;  // measures the time for the liveness checks
   health::Condition listening_;
   std::unique_ptr<metrics::HttpExporter> exporter_;
+  transport::TlsWatches tls_watches_;  // destroyed before exporter_, because it calls OnTlsReload
   runtime::SignalWaiter signals_;
   Mutex mu_;
   std::string drain_reason_ ABSL_GUARDED_BY(mu_);

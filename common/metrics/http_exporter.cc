@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/metrics/scrape_tls.h"
 #include "common/runtime/executor.h"
@@ -70,8 +71,8 @@ class ScrapeServer final : public httplib::Server {
       : clock_(clock),
         connections_max_(connections_max),
         limits_(limits),
-        tls_(std::move(tls)),
         stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    UseForNewConnections(std::move(tls));
     EG_CHECK_MSG(stop_ >= 0, "cannot create an eventfd for the metrics listener");
   }
   ~ScrapeServer() override {
@@ -96,6 +97,11 @@ class ScrapeServer final : public httplib::Server {
       Accept();
     }
     open_.clear();
+  }
+  // May be called on any thread. Null means plain HTTP.
+  void UseForNewConnections(std::shared_ptr<ssl_ctx_st> tls) {
+    MutexLock lock(&mu_);
+    tls_ = std::move(tls);
   }
   void Stop() {
     const std::uint64_t one = 1;
@@ -150,8 +156,13 @@ class ScrapeServer final : public httplib::Server {
         return;
       }
       if (open_.size() >= connections_max_) DropOldest();
-      open_.push_back(std::make_unique<ScrapeConnection>(fd, clock_, limits_, tls_.get()));
+      open_.push_back(std::make_unique<ScrapeConnection>(fd, clock_, limits_, Tls().get()));
     }
+  }
+
+  std::shared_ptr<ssl_ctx_st> Tls() {
+    MutexLock lock(&mu_);
+    return tls_;
   }
 
   void DropOver() {
@@ -184,8 +195,11 @@ class ScrapeServer final : public httplib::Server {
   const Clock* const clock_;
   const std::size_t connections_max_;
   const ConnectionLimits limits_;
-  const std::shared_ptr<ssl_ctx_st> tls_;
   const int stop_;
+  Mutex mu_;
+  // The ownership is shared with the thread that accepts a connection. Each TLS session keeps its
+  // context alive.
+  std::shared_ptr<ssl_ctx_st> tls_ ABSL_GUARDED_BY(mu_);
   MonoTime accept_at_ = MonoTime::min();
   std::vector<std::unique_ptr<ScrapeConnection>> open_;  // the oldest first
   std::vector<pollfd> polled_;
@@ -294,5 +308,12 @@ HttpExporter::~HttpExporter() {
 
 std::string HttpExporter::address() const { return impl_->address; }
 bool HttpExporter::tls() const { return impl_->tls; }
+
+absl::Status HttpExporter::ReplaceCertificate(const TlsPems& pems) {
+  EG_CHECK(impl_->tls);
+  EG_ASSIGN_OR_RETURN(std::shared_ptr<ssl_ctx_st> context, MakeServerContext(pems));
+  impl_->server.UseForNewConnections(std::move(context));
+  return absl::OkStatus();
+}
 
 }  // namespace evergrad::metrics

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/health/health.h"
 #include "common/metrics/metrics.h"
@@ -51,6 +52,10 @@ class HttpExporter {
   ~HttpExporter();
   std::string address() const;  // the bound host:port
   bool tls() const;
+  // Makes connections that are accepted from now on use these files. Connections that are open keep
+  // theirs. Returns InvalidArgument for files that OpenSSL rejects, and then changes nothing. May
+  // be called only if tls(). Thread-safe.
+  absl::Status ReplaceCertificate(const TlsPems& pems);
 
  private:
   struct Impl;

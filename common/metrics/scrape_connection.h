@@ -34,8 +34,8 @@ class ScrapeConnection {
     kOver,  // the owner must destroy the connection
   };
 
-  // Owns `fd`, a connected socket. `tls` is null for plain HTTP. `clock` and `tls` outlive the
-  // connection.
+  // Owns `fd`, a connected socket. `tls` is null for plain HTTP. The connection shares the
+  // ownership of `tls`. `clock` outlives the connection.
   ScrapeConnection(int fd, const Clock* clock, ConnectionLimits limits, ssl_ctx_st* tls);
   ~ScrapeConnection();
   ScrapeConnection(const ScrapeConnection&) = delete;

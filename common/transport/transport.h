@@ -39,10 +39,16 @@ struct Address {
   std::string unix_path;
 };
 
+class TlsWatch;
+
 struct TlsFiles {
   std::string ca, cert, key;  // PEM paths; all three or none
   // The task that `cert` must name: "coordinator", "worker", "ps_server/0"; "" for any.
   std::string task = {};
+  // The watch that reads these files again and reports to its owner, such as a daemon. The
+  // ownership is shared with the listeners and channels, which use its certificates. With null, the
+  // transport watches the files itself, and reports nothing.
+  std::shared_ptr<TlsWatch> watch = {};
   bool empty() const { return ca.empty() && cert.empty() && key.empty(); }
 };
 
@@ -277,13 +283,15 @@ struct ChannelOptions {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Serves at the address. Returns InvalidArgument for an address other than loopback with neither
-  // TLS nor insecure_listen (promise P10), and names both remedies. Returns InvalidArgument for bad
-  // certificates, and names the file. Returns Unavailable if the address cannot be bound.
+  // Serves at the address. With TLS, the files are read again at intervals (tls/tls_watch.h), and a
+  // new connection uses the contents that are in use when it begins. Returns InvalidArgument for an
+  // address other than loopback with neither TLS nor insecure_listen (promise P10), and names both
+  // remedies. Returns InvalidArgument for bad certificates, and names the file. Returns Unavailable
+  // if the address cannot be bound.
   virtual absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options,
                                                          Handlers handlers) = 0;
   // Opens a channel. Returns InvalidArgument for unreadable certificates. An unreachable peer is no
-  // error here; its calls fail.
+  // error here; its calls fail. With TLS, the files are read again as for Listen.
   virtual absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address,
                                                         const ChannelOptions& options) = 0;
 };

@@ -327,6 +327,7 @@ class Alerts(Case):
         self.every_query_of_the_board_returns_data()
         self.data_are_slow_and_values_not_finite(first)
         self.a_process_runs_out_of_descriptors(servers[0])
+        self.a_certificate_expires_and_its_renewal_is_useless(worker)
         self.the_journal_fails()
         self.checkpoints_fail_and_the_last_worker_dies(workers[0])
         self.workers_die_again_and_again(worker)
@@ -410,6 +411,19 @@ class Alerts(Case):
 
         wait_for("EvergradDescriptorsShort", short)
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
+
+    def a_certificate_expires_and_its_renewal_is_useless(self, arguments):
+        """Starts a worker whose certificate is valid for one day, and replaces the certificate by
+        one that belongs to another key."""
+        for name, days in (("worker-3", 1), ("another", 365)):
+            self.psctl(
+                *("cert", "issue", name, "--folder", "certs", "--host", ADDRESS, "--days", days)
+            )
+        worker = self.daemon(WORKER, "worker-3", "--name", 3, *arguments)
+        self.prometheus.wait_alert("EvergradCertificateExpires", instance=worker.instance)
+        os.rename(self.path("certs", "another.pem"), self.path("certs", "worker-3.pem"))
+        self.prometheus.wait_alert("EvergradCertificatesNotReloaded", instance=worker.instance)
+        worker.kill()
 
     def the_journal_fails(self):
         """Starts a second coordinator with a low limit for its journal. Then another program fills

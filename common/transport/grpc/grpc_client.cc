@@ -165,14 +165,14 @@ class ClientLink final : public Link,
 class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
  public:
   ChannelCore(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, std::string target,
-              std::string probe_address, std::optional<TlsPems> pems, ExpectedPeer expected,
-              ChannelOptions options)
+              std::string probe_address, std::shared_ptr<const TlsWatch> watch,
+              ExpectedPeer expected, ChannelOptions options)
       : loop_(std::move(loop)),
         pool_(std::move(pool)),
         target_(std::move(target)),
         probe_address_(std::move(probe_address)),
-        pems_(std::move(pems)),
-        credentials_(ClientCredentials(pems_, std::move(expected))),
+        watch_(std::move(watch)),
+        expected_(std::move(expected)),
         options_(std::move(options)) {
     Connect();
   }
@@ -183,13 +183,18 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     if (calls_.size() >= options_.inflight_calls_max)
       return done(absl::ResourceExhaustedError(
           absl::StrCat("too many calls in flight: max=", options_.inflight_calls_max)));
+    UseReloadedFiles();
     const std::uint64_t id = next_call_++;
     calls_.emplace(
         id, std::make_unique<UnaryCall>(this, id, method, request, deadline, std::move(done)));
   }
 
   std::shared_ptr<Link> Open(absl::string_view method, bool fresh) {
-    if (fresh) Connect();
+    if (fresh) {
+      Connect();
+    } else {
+      UseReloadedFiles();
+    }
     return std::make_shared<ClientLink>(
         loop_, channel_, method, options_.client_name,
         [self = shared_from_this()](const grpc::Status& status,
@@ -287,7 +292,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     if (unexplained_.size() > 1) return;
     probe_.emplace("tls_probe",
                    [loop = loop_, weak = weak_from_this(), address = probe_address_, pems = pems_] {
-                     std::string hint = ProbeTls(address, pems ? &*pems : nullptr);
+                     std::string hint = ProbeTls(address, pems.get());
                      loop->Post([weak, hint = std::move(hint)] {
                        if (const auto self = weak.lock()) self->OnProbed(hint);
                      });
@@ -302,6 +307,14 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     return hint_->empty()
                ? MarkNotConnected(status)
                : absl::Status(status.code(), absl::StrCat(*hint_, ": ", status.message()));
+  }
+
+  // Without a connection, the next one is made with the TLS files that are in use now. A connection
+  // that is open stays open and serves further calls.
+  void UseReloadedFiles() {
+    if (watch_ != nullptr && watch_->pems() != pems_ &&
+        channel_->GetState(false) != GRPC_CHANNEL_READY)
+      Connect();
   }
 
   void Connect() {
@@ -325,16 +338,19 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     // No message is compressed: only the identity encoding is enabled.
     arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1);
-    channel_ = grpc::CreateCustomChannel(target_, credentials_, arguments);
+    if (watch_ != nullptr) pems_ = watch_->pems();
+    channel_ =
+        grpc::CreateCustomChannel(target_, ClientCredentials(pems_.get(), expected_), arguments);
   }
 
   const std::shared_ptr<GrpcLoop> loop_;
   const std::shared_ptr<BufferPool> pool_;
   const std::string target_;
-  const std::string probe_address_;  // "" for a unix socket.
-  const std::optional<TlsPems> pems_;
-  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  const std::string probe_address_;              // "" for a unix socket.
+  const std::shared_ptr<const TlsWatch> watch_;  // null without TLS
+  const ExpectedPeer expected_;
   const ChannelOptions options_;
+  std::shared_ptr<const TlsPems> pems_;  // of channel_; null without TLS
   std::shared_ptr<grpc::Channel> channel_;
   bool closed_ = false;
   std::uint64_t next_call_ = 1;
@@ -404,12 +420,12 @@ class GrpcChannel final : public Channel {
 
 absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop,
                                                   std::shared_ptr<BufferPool> pool,
-                                                  const Address& address,
+                                                  TlsWatches* watches, const Address& address,
                                                   const ChannelOptions& options,
                                                   fault::Failpoints* failpoints) {
   if (absl::Status status = CheckLaneOption(options.lane_ring_bytes); !status.ok()) return status;
-  auto pems = LoadTls(options.tls);
-  if (!pems.ok()) return pems.status();
+  auto watch = watches->WatchOf(options.tls);
+  if (!watch.ok()) return watch.status();
   const bool by_socket = options.use_unix && CanConnectUnix(address.unix_path);
   // gRPC would take a port above 65535 modulo 65536.
   if (!by_socket && !ParseHostPort(address.host_port))
@@ -419,7 +435,7 @@ absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop
   ExpectedPeer expected{options.peer_task,
                         options.check_host && !by_socket ? address.host_port : ""};
   auto core = std::make_shared<ChannelCore>(std::move(loop), std::move(pool), std::move(target),
-                                            by_socket ? "" : address.host_port, *std::move(pems),
+                                            by_socket ? "" : address.host_port, *std::move(watch),
                                             std::move(expected), options);
   return std::make_unique<GrpcChannel>(std::move(core), failpoints);
 }

@@ -7,13 +7,14 @@
 #include "common/fault/failpoints.h"
 #include "common/transport/frames/buffer_pool.h"
 #include "common/transport/grpc/grpc_loop.h"
+#include "common/transport/tls/tls_watches.h"
 #include "common/transport/transport.h"
 
 namespace evergrad::transport {
 
 absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop,
                                                   std::shared_ptr<BufferPool> pool,
-                                                  const Address& address,
+                                                  TlsWatches* watches, const Address& address,
                                                   const ChannelOptions& options,
                                                   fault::Failpoints* failpoints);
 

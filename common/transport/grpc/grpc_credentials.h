@@ -5,10 +5,10 @@
 #include <grpcpp/security/server_credentials.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "common/transport/tls/tls_files.h"
+#include "common/transport/tls/tls_watch.h"
 
 namespace evergrad::transport {
 
@@ -19,11 +19,16 @@ struct ExpectedPeer {
   std::string host_port;  // the host of the peer's certificate; "" accepts any host
 };
 
-// Both ends require a certificate that names a task and is signed by the cluster's one private
-// authority. A channel checks the certificate in the handshake, and a server reads it when a call
-// begins (peer_uri). Without pems there is no TLS.
-std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems,
+// Both ends require a certificate that names a task and is signed by the cluster's private
+// authority, or by one of several while it is being replaced. A channel checks the certificate in
+// the handshake, and a server reads it when a call begins (peer_uri). Null means no TLS.
+//
+// The credentials of a channel never change. After a reload, a channel makes its next connection
+// with new ones.
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const TlsPems* pems,
                                                             ExpectedPeer expected);
-std::shared_ptr<grpc::ServerCredentials> ListenCredentials(const std::optional<TlsPems>& pems);
+// A listener uses the contents that the watch has in use when a connection arrives. The credentials
+// must outlive the server.
+std::shared_ptr<grpc::ServerCredentials> ListenCredentials(std::shared_ptr<const TlsWatch> watch);
 
 }  // namespace evergrad::transport

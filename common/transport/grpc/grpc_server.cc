@@ -268,11 +268,13 @@ class GrpcServer final : public Server {
  public:
   GrpcServer(std::shared_ptr<GrpcLoop> loop, bool own_loop, std::shared_ptr<ServerCore> core,
              std::unique_ptr<grpc::AsyncGenericService> service,
+             std::shared_ptr<grpc::ServerCredentials> credentials,
              std::unique_ptr<grpc::Server> server, std::string address, std::string unix_path)
       : loop_(std::move(loop)),
         own_loop_(own_loop),
         core_(std::move(core)),
         service_(std::move(service)),
+        credentials_(std::move(credentials)),
         server_(std::move(server)),
         address_(std::move(address)),
         unix_path_(std::move(unix_path)) {
@@ -300,6 +302,8 @@ class GrpcServer final : public Server {
   const std::shared_ptr<OpenCalls> open_ = std::make_shared<OpenCalls>();
   const std::shared_ptr<ServerCore> core_;
   const std::unique_ptr<grpc::AsyncGenericService> service_;
+  // The server asks them for its certificates. gRPC shares the ownership only while it starts.
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;
   const std::unique_ptr<grpc::Server> server_;
   const std::string address_;
   const std::string unix_path_;
@@ -362,14 +366,15 @@ std::unique_ptr<grpc::ServerBuilder> GrpcHome::TakeBuilder() {
   return std::move(builder_);
 }
 
-absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerOptions& options,
-                                                   Handlers handlers, fault::Failpoints* failpoints,
+absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, TlsWatches* watches,
+                                                   const ServerOptions& options, Handlers handlers,
+                                                   fault::Failpoints* failpoints,
                                                    const health::Health* health) {
   const auto listen = ListenAddress(options);
   if (!listen.ok()) return listen.status();
-  const auto pems = LoadTls(options.tls);
-  if (!pems.ok()) return pems.status();
-  const auto credentials = ListenCredentials(*pems);
+  auto watch = watches->WatchOf(options.tls);
+  if (!watch.ok()) return watch.status();
+  auto credentials = ListenCredentials(*std::move(watch));
   const std::string unix_path =
       options.unix_path.size() > kUnixPathBytesMax ? "" : options.unix_path;
 
@@ -409,8 +414,8 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerO
   auto core = ServerCore::Make(options, std::move(handlers), loop, failpoints, health);
   std::string address = absl::StrCat(listen->substr(0, listen->rfind(':')), ":", port);
   return std::make_unique<GrpcServer>(std::move(loop), own_loop, std::move(core),
-                                      std::move(service), std::move(server), std::move(address),
-                                      unix_path);
+                                      std::move(service), std::move(credentials), std::move(server),
+                                      std::move(address), unix_path);
 }
 
 }  // namespace evergrad::transport

@@ -10,6 +10,7 @@
 #include "common/fault/failpoints.h"
 #include "common/health/health.h"
 #include "common/transport/grpc/grpc_loop.h"
+#include "common/transport/tls/tls_watches.h"
 #include "common/transport/transport.h"
 
 namespace evergrad::transport {
@@ -34,8 +35,9 @@ class GrpcHome {
   std::shared_ptr<GrpcLoop> loop_;
 };
 
-absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerOptions& options,
-                                                   Handlers handlers, fault::Failpoints* failpoints,
+absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, TlsWatches* watches,
+                                                   const ServerOptions& options, Handlers handlers,
+                                                   fault::Failpoints* failpoints,
                                                    const health::Health* health);
 
 // Returns the address to which the server may bind (promise P10). The error InvalidArgument names

@@ -10,6 +10,7 @@
 #include "common/transport/grpc/grpc_client.h"
 #include "common/transport/grpc/grpc_server.h"
 #include "common/transport/streams/data_stream.h"
+#include "common/transport/tls/tls_watches.h"
 
 namespace evergrad::transport {
 namespace {
@@ -27,17 +28,18 @@ class GrpcTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options,
                                                  Handlers handlers) override {
-    return ListenGrpc(&home_, options, std::move(handlers), failpoints_, health_);
+    return ListenGrpc(&home_, &watches_, options, std::move(handlers), failpoints_, health_);
   }
   absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address,
                                                 const ChannelOptions& options) override {
-    return DialGrpc(home_.loop(), pool_, address, options, failpoints_);
+    return DialGrpc(home_.loop(), pool_, &watches_, address, options, failpoints_);
   }
 
  private:
   fault::Failpoints* const failpoints_;
   health::Health* const health_;
   GrpcHome home_;
+  TlsWatches watches_;
   // The ownership is shared with the answers in use, whose memory comes from this pool.
   const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientPoolBytesMax);
 };

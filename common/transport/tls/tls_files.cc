@@ -3,12 +3,14 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
 #include <openssl/x509v3.h>
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -26,6 +28,7 @@ constexpr std::size_t kFileBytesMax = 1u << 20;
 
 using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;
 using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
+using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
 using Store = std::unique_ptr<X509_STORE, Freer<X509_STORE_free>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, Freer<X509_STORE_CTX_free>>;
@@ -92,6 +95,35 @@ std::vector<std::string> UriNames(X509* certificate) {
   return uris;
 }
 
+// Returns an error unless every PEM block of `pem` is complete, and every certificate in it can be
+// read.
+absl::Status CheckBlocks(absl::string_view what, const std::string& pem, const std::string& path) {
+  constexpr absl::string_view kBegin = "-----BEGIN ";
+  int begun = 0, complete = 0;
+  for (std::size_t at = pem.find(kBegin.data()); at != std::string::npos;
+       at = pem.find(kBegin.data(), at + kBegin.size()))
+    ++begun;
+  const Bio bio = Reader(pem);
+  bool readable = pem.find('\0') == std::string::npos;
+  for (;;) {
+    char *name = nullptr, *header = nullptr;
+    unsigned char* data = nullptr;
+    long bytes = 0;
+    if (PEM_read_bio(bio.get(), &name, &header, &data, &bytes) != 1) break;
+    ++complete;
+    if (std::strcmp(name, PEM_STRING_X509) == 0) {
+      const unsigned char* from = data;
+      readable = Certificate(d2i_X509(nullptr, &from, bytes)) != nullptr && readable;
+    }
+    OPENSSL_free(name);
+    OPENSSL_free(header);
+    OPENSSL_free(data);
+  }
+  ERR_clear_error();
+  if (readable && begun == complete) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, " is incomplete: file=", path));
+}
+
 }  // namespace
 
 int AddAuthorities(const std::string& pem, X509_STORE* store) {
@@ -103,17 +135,32 @@ int AddAuthorities(const std::string& pem, X509_STORE* store) {
   return added;
 }
 
-absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
-  if (files.empty()) return std::nullopt;
-  if (files.ca.empty() || files.cert.empty() || files.key.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tls needs all three of ca, cert and key: ca=", files.ca, " cert=", files.cert,
-                     " key=", files.key));
-  }
+bool UseTls(SSL_CTX* context, const TlsPems& pems) {
+  const Bio cert_bio = Reader(pems.cert), key_bio = Reader(pems.key);
+  const Certificate cert(PEM_read_bio_X509(cert_bio.get(), nullptr, nullptr, nullptr));
+  const Key key(PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
+  return cert && key && AddAuthorities(pems.ca, SSL_CTX_get_cert_store(context)) > 0 &&
+         SSL_CTX_use_certificate(context, cert.get()) == 1 &&
+         SSL_CTX_use_PrivateKey(context, key.get()) == 1;
+}
+
+std::int64_t ExpirySeconds(const std::string& cert_pem) {
+  const auto certificate = ParseCertificate("tls cert", cert_pem, "");
+  std::tm expiry{};
+  if (!certificate.ok() || ASN1_TIME_to_tm(X509_get0_notAfter(certificate->get()), &expiry) != 1)
+    return 0;
+  return timegm(&expiry);
+}
+
+absl::StatusOr<TlsPems> ReadTls(const TlsFiles& files) {
   TlsPems pems;
   EG_ASSIGN_OR_RETURN(pems.ca, ReadPem("tls ca", files.ca));
   EG_ASSIGN_OR_RETURN(pems.cert, ReadPem("tls cert", files.cert));
   EG_ASSIGN_OR_RETURN(pems.key, ReadPem("tls key", files.key));
+  return pems;
+}
+
+absl::Status CheckTls(const TlsPems& pems, const TlsFiles& files) {
   EG_ASSIGN_OR_RETURN(const Certificate certificate,
                       ParseCertificate("tls cert", pems.cert, files.cert));
   const Bio bio = Reader(pems.key);
@@ -133,6 +180,35 @@ absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
   absl::Status named = task.ok() ? CheckTask(*task, files.task) : task.status();
   if (!named.ok())
     return absl::InvalidArgumentError(absl::StrCat(named.message(), ": file=", files.cert));
+  return absl::OkStatus();
+}
+
+absl::Status CheckReload(const TlsPems& pems, const TlsFiles& files) {
+  EG_RETURN_IF_ERROR(CheckTls(pems, files));
+  EG_RETURN_IF_ERROR(CheckBlocks("tls ca", pems.ca, files.ca));
+  EG_RETURN_IF_ERROR(CheckBlocks("tls cert", pems.cert, files.cert));
+  const Context context(SSL_CTX_new(TLS_method()));
+  const bool usable = context != nullptr && UseTls(context.get(), pems);
+  const unsigned long code = ERR_peek_last_error();
+  const char* reason = code == 0 ? nullptr : ERR_reason_error_string(code);
+  absl::Status status;
+  if (!usable)
+    status = absl::InvalidArgumentError(
+        absl::StrCat("OpenSSL refuses the certificate: file=", files.cert,
+                     " reason=", reason == nullptr ? "unknown" : reason));
+  ERR_clear_error();
+  return status;
+}
+
+absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
+  if (files.empty()) return std::nullopt;
+  if (files.ca.empty() || files.cert.empty() || files.key.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls needs all three of ca, cert and key: ca=", files.ca, " cert=", files.cert,
+                     " key=", files.key));
+  }
+  EG_ASSIGN_OR_RETURN(TlsPems pems, ReadTls(files));
+  EG_RETURN_IF_ERROR(CheckTls(pems, files));
   return pems;
 }
 

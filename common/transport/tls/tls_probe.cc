@@ -2,7 +2,6 @@
 
 #include <netdb.h>
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <signal.h>
@@ -21,9 +20,6 @@ constexpr int kStepMillis = 500;
 
 using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 using Session = std::unique_ptr<SSL, Freer<SSL_free>>;
-using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;
-using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
 
 class Socket {
  public:
@@ -59,18 +55,6 @@ int Connect(const std::string& host_port) {
   return fd;
 }
 
-bool Use(SSL_CTX* context, const TlsPems& pems) {
-  const auto reader = [](const std::string& pem) {
-    return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  };
-  const Bio cert_bio = reader(pems.cert), key_bio = reader(pems.key);
-  const Certificate cert(PEM_read_bio_X509(cert_bio.get(), nullptr, nullptr, nullptr));
-  const Key key(PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
-  return cert && key && AddAuthorities(pems.ca, SSL_CTX_get_cert_store(context)) > 0 &&
-         SSL_CTX_use_certificate(context, cert.get()) == 1 &&
-         SSL_CTX_use_PrivateKey(context, key.get()) == 1;
-}
-
 // Repeats `step` (SSL_connect, SSL_read) until it ends, fails, or nothing arrives for a while.
 // Returns the step's SSL_get_error.
 template <class Step>
@@ -102,7 +86,7 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   if (socket.fd() < 0 || !socket.Wait(POLLOUT)) return "";
   const Context context(SSL_CTX_new(TLS_client_method()));
   if (context == nullptr) return "";
-  if (pems != nullptr && !Use(context.get(), *pems)) return "";
+  if (pems != nullptr && !UseTls(context.get(), *pems)) return "";
   SSL_CTX_set_verify(context.get(), pems == nullptr ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, nullptr);
   const Session session(SSL_new(context.get()));
   if (session == nullptr) return "";

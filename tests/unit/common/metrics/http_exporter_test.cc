@@ -135,9 +135,22 @@ TlsPems SelfSigned() {
   return pems;
 }
 
-// Like Get, over TLS. It accepts any certificate of the server.
-std::string GetOverTls(const std::string& address, const std::string& path) {
+// Like Get, over TLS. It accepts any certificate of the server, and stores it in `shown`. Shows the
+// certificate of `own`.
+std::string GetOverTls(const std::string& address, const std::string& path,
+                       const TlsPems* own = nullptr, std::string* shown = nullptr) {
   const std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>> context(SSL_CTX_new(TLS_client_method()));
+  if (own != nullptr) {
+    const std::unique_ptr<BIO, Freer<BIO_free>> cert(
+        BIO_new_mem_buf(own->cert.data(), static_cast<int>(own->cert.size()))),
+        key(BIO_new_mem_buf(own->key.data(), static_cast<int>(own->key.size())));
+    const std::unique_ptr<X509, Freer<X509_free>> parsed(
+        PEM_read_bio_X509(cert.get(), nullptr, nullptr, nullptr));
+    const std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>> parsed_key(
+        PEM_read_bio_PrivateKey(key.get(), nullptr, nullptr, nullptr));
+    REQUIRE(SSL_CTX_use_certificate(context.get(), parsed.get()) == 1);
+    REQUIRE(SSL_CTX_use_PrivateKey(context.get(), parsed_key.get()) == 1);
+  }
   const int fd = Dial(address);
   REQUIRE(fd >= 0);
   std::string answer;
@@ -151,6 +164,10 @@ std::string GetOverTls(const std::string& address, const std::string& path) {
       for (int n; (n = SSL_read(session.get(), piece, sizeof piece)) > 0;)
         answer.append(piece, static_cast<std::size_t>(n));
     }
+    if (shown != nullptr)
+      *shown = PemOf([&](BIO* bio) {
+        return PEM_write_bio_X509(bio, SSL_get0_peer_certificate(session.get()));
+      });
   }
   ::close(fd);
   return answer;
@@ -232,6 +249,57 @@ TEST_CASE("over TLS the pages about health need no client certificate, and /metr
              Catch::StartsWith("HTTP/1.1 503") &&
                  Catch::EndsWith("\r\n\r\nnot ready: journal: not open\n"));
   CHECK_THAT(GetOverTls(address, "/metrics"), Catch::StartsWith("HTTP/1.1 403"));
+}
+
+TEST_CASE("new connections use a replaced certificate and authority, and open ones live on") {
+  Registry registry;
+  ExporterOptions options = Patient();
+  const TlsPems first = SelfSigned(), second = SelfSigned();
+  options.tls = first;
+  auto exporter = Start(std::move(options), &registry);
+  REQUIRE(exporter.ok());
+  const std::string address = (*exporter)->address();
+  const auto metrics_for = [&](const TlsPems& client, const TlsPems& server) {
+    std::string shown;
+    const std::string answer = GetOverTls(address, "/metrics", &client, &shown);
+    CHECK(shown == server.cert);
+    return answer.substr(0, 12);
+  };
+  CHECK(metrics_for(first, first) == "HTTP/1.1 200");
+  CHECK(metrics_for(second, first) == "HTTP/1.1 403");
+
+  // This connection begins before the certificate is replaced, and asks afterwards.
+  const std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>> context(SSL_CTX_new(TLS_client_method()));
+  const int fd = Dial(address);
+  REQUIRE(fd >= 0);
+  {
+    const std::unique_ptr<SSL, Freer<SSL_free>> open(SSL_new(context.get()));
+    SSL_set_fd(open.get(), fd);
+    REQUIRE(SSL_connect(open.get()) == 1);
+
+    // Both authorities are trusted in between.
+    TlsPems between = first;
+    between.ca += second.ca;
+    REQUIRE((*exporter)->ReplaceCertificate(between).ok());
+    CHECK(metrics_for(first, first) == "HTTP/1.1 200");
+    CHECK(metrics_for(second, first) == "HTTP/1.1 200");
+    REQUIRE((*exporter)->ReplaceCertificate(second).ok());
+    CHECK(metrics_for(first, second) == "HTTP/1.1 403");
+    CHECK(metrics_for(second, second) == "HTTP/1.1 200");
+
+    const std::string request = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    REQUIRE(SSL_write(open.get(), request.data(), static_cast<int>(request.size())) > 0);
+    char answer[12];
+    REQUIRE(SSL_read(open.get(), answer, sizeof answer) == sizeof answer);
+    CHECK(std::string(answer, sizeof answer) == "HTTP/1.1 200");
+  }
+  ::close(fd);
+
+  // Files that OpenSSL refuses change nothing.
+  TlsPems mixed = first;
+  mixed.key = second.key;
+  CHECK((*exporter)->ReplaceCertificate(mixed).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(metrics_for(second, second) == "HTTP/1.1 200");
 }
 
 TEST_CASE("an exporter without requests ends at once") {

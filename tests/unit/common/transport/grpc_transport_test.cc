@@ -9,11 +9,6 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <openssl/bn.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
-#include <openssl/x509v3.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -28,6 +23,7 @@
 
 #include "common/runtime/executor.h"
 #include "common/transport/not_connected.h"
+#include "tests/support/certificates.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/common/transport/transport_fixture.h"
 
@@ -35,88 +31,12 @@ namespace evergrad::transport {
 namespace {
 
 using namespace test;
+using evergrad::test::Authority;
+using evergrad::test::Issue;
 using evergrad::test::TempFolder;
 
 bool Contains(const absl::Status& status, absl::string_view text) {
   return std::string(status.message()).find(std::string(text)) != std::string::npos;
-}
-
-// ---------------------------------------------------------------- certificates
-
-struct Authority {
-  EVP_PKEY* key = EVP_EC_gen("P-256");
-  X509* certificate = nullptr;
-  ~Authority() {
-    X509_free(certificate);
-    EVP_PKEY_free(key);
-  }
-};
-
-X509* MakeCertificate(EVP_PKEY* key, const char* name, EVP_PKEY* signer, X509* issuer,
-                      long begin_seconds, long end_seconds, const char* names = nullptr) {
-  X509* c = X509_new();
-  X509_set_version(c, 2);
-  static long serial = 1;
-  ASN1_INTEGER_set(X509_get_serialNumber(c), serial++);
-  X509_gmtime_adj(X509_getm_notBefore(c), begin_seconds);
-  X509_gmtime_adj(X509_getm_notAfter(c), end_seconds);
-  X509_set_pubkey(c, key);
-  X509_NAME_add_entry_by_txt(X509_get_subject_name(c), "CN", MBSTRING_ASC,
-                             reinterpret_cast<const unsigned char*>(name), -1, -1, 0);
-  X509_set_issuer_name(c, X509_get_subject_name(issuer == nullptr ? c : issuer));
-  if (issuer == nullptr) {
-    X509_EXTENSION* ca =
-        X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints, "critical,CA:TRUE");
-    X509_add_ext(c, ca, -1);
-    X509_EXTENSION_free(ca);
-  }
-  if (names != nullptr) {
-    X509_EXTENSION* alternative =
-        X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, names);
-    X509_add_ext(c, alternative, -1);
-    X509_EXTENSION_free(alternative);
-  }
-  X509_sign(c, signer, EVP_sha256());
-  return c;
-}
-
-void MakeAuthority(Authority* authority, const char* name) {
-  authority->certificate =
-      MakeCertificate(authority->key, name, authority->key, nullptr, -3600, 3600);
-}
-
-void WriteCertificate(const std::string& path, X509* certificate) {
-  FILE* f = std::fopen(path.c_str(), "w");
-  PEM_write_X509(f, certificate);
-  std::fclose(f);
-}
-
-// Writes ca.pem, NAME.pem and NAME.key into `folder`, for this host or for `names`. The name of the
-// certificate's task is derived from NAME: "ps_server-0" gives ps_server/0, and any other name
-// gives user/NAME.
-TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authority& signer,
-               const Authority& trusted, long begin = -3600, long end = 3600,
-               std::string names = "") {
-  const std::size_t dash = name.find('-');
-  if (names.empty()) {
-    names = "URI:evergrad://" +
-            (name == "coordinator"       ? name
-             : dash == std::string::npos ? "user/" + name
-                                         : name.substr(0, dash) + "/" + name.substr(dash + 1)) +
-            ",IP:127.0.0.1";
-  }
-  TlsFiles files{folder / (name + ".ca.pem"), folder / (name + ".pem"), folder / (name + ".key")};
-  EVP_PKEY* key = EVP_EC_gen("P-256");
-  X509* certificate = MakeCertificate(key, name.c_str(), signer.key, signer.certificate, begin, end,
-                                      names == "none" ? nullptr : names.c_str());
-  WriteCertificate(files.ca, trusted.certificate);
-  WriteCertificate(files.cert, certificate);
-  FILE* f = std::fopen(files.key.c_str(), "w");
-  PEM_write_PrivateKey(f, key, nullptr, nullptr, 0, nullptr, nullptr);
-  std::fclose(f);
-  X509_free(certificate);
-  EVP_PKEY_free(key);
-  return files;
 }
 
 Handlers NamingPeers() {
@@ -130,8 +50,7 @@ Handlers NamingPeers() {
 
 TEST_CASE("with mutual TLS, tasks of one authority connect and know each other's name") {
   TempFolder folder;
-  Authority ca;
-  MakeAuthority(&ca, "evergrad test CA");
+  const Authority ca;
   World<Grpc> world(NamingPeers(),
                     {.listen = "0.0.0.0:0", .tls = Issue(folder, "ps_server-0", ca, ca)},
                     {.tls = Issue(folder, "worker-7", ca, ca)});
@@ -152,9 +71,7 @@ TEST_CASE("with mutual TLS, tasks of one authority connect and know each other's
 
 TEST_CASE("malformed certificate files are refused by name before anything starts") {
   TempFolder folder;
-  Authority ca, other;
-  MakeAuthority(&ca, "evergrad test CA");
-  MakeAuthority(&other, "another CA");
+  const Authority ca, other("another CA");
   const TlsFiles good = Issue(folder, "good", ca, ca);
   const auto transport = MakeGrpcTransport(nullptr);
   const auto refused = [&](const TlsFiles& files) {
@@ -164,10 +81,11 @@ TEST_CASE("malformed certificate files are refused by name before anything start
     return dialled;
   };
   CHECK(Contains(
-      refused(Issue(folder, "expired", ca, ca, -7200, -3600)),
+      refused(Issue(folder, "expired", ca, ca, {.begin_seconds = -7200, .end_seconds = -3600})),
       "certificate verify failed: certificate has expired: file=" + (folder / "expired.pem")));
-  CHECK(Contains(refused(Issue(folder, "future", ca, ca, 3600, 7200)),
-                 "certificate verify failed: certificate is not yet valid"));
+  CHECK(Contains(
+      refused(Issue(folder, "future", ca, ca, {.begin_seconds = 3600, .end_seconds = 7200})),
+      "certificate verify failed: certificate is not yet valid"));
   CHECK(Contains(refused(Issue(folder, "foreign", other, ca)),
                  "certificate verify failed: unable to get local issuer certificate"));
   CHECK(Contains(refused({.ca = good.ca, .cert = good.cert, .key = folder / "none.key"}),
@@ -180,16 +98,16 @@ TEST_CASE("malformed certificate files are refused by name before anything start
       "does not belong to the certificate"));
   // These certificates are refused at the start, because no peer would accept them or because they
   // belong to another task.
-  CHECK(Contains(refused(Issue(folder, "old", ca, ca, -3600, 3600, "none")),
+  CHECK(Contains(refused(Issue(folder, "old", ca, ca, {.names = "none"})),
                  "certificate names no task"));
-  CHECK(Contains(refused(Issue(folder, "hosts", ca, ca, -3600, 3600, "IP:127.0.0.1")),
+  CHECK(Contains(refused(Issue(folder, "hosts", ca, ca, {.names = "IP:127.0.0.1"})),
                  "`psctl cert issue` writes: file=" + (folder / "hosts.pem")));
-  CHECK(Contains(refused(Issue(folder, "both", ca, ca, -3600, 3600,
-                               "URI:evergrad://worker/1,URI:evergrad://worker/2")),
+  CHECK(Contains(refused(Issue(folder, "both", ca, ca,
+                               {.names = "URI:evergrad://worker/1,URI:evergrad://worker/2"})),
                  "several tasks"));
   for (const char* uri : {"URI:evergrad://scheduler/0", "URI:evergrad://worker/",
                           "URI:evergrad://worker/0/1", "URI:evergrad://coordinator/0"})
-    CHECK(Contains(refused(Issue(folder, "odd", ca, ca, -3600, 3600, uri)),
+    CHECK(Contains(refused(Issue(folder, "odd", ca, ca, {.names = uri})),
                    "certificate names an unknown task"));
   TlsFiles worker = Issue(folder, "worker-0", ca, ca);
   for (const char* task : {"", "worker", "worker/0"}) {
@@ -205,8 +123,7 @@ TEST_CASE("malformed certificate files are refused by name before anything start
 
 TEST_CASE("a channel refuses every task except the intended one") {
   TempFolder folder;
-  Authority ca;
-  MakeAuthority(&ca, "evergrad test CA");
+  const Authority ca;
   const TlsFiles own = Issue(folder, "worker-7", ca, ca);
   const auto call = [&](World<Grpc>& world, const ChannelOptions& options) {
     auto channel = world.transport->Dial(
@@ -239,15 +156,16 @@ TEST_CASE("a channel refuses every task except the intended one") {
   CHECK(Contains(call(server, {.tls = own, .peer_task = "ps_server/0"}),
                  "certificate is for ps_server/1, expected ps_server/0"));
   World<Grpc> any(NamingPeers(),
-                  {.tls = Issue(folder, "any", ca, ca, -3600, 3600, "URI:evergrad://ps_server")},
+                  {.tls = Issue(folder, "any", ca, ca, {.names = "URI:evergrad://ps_server"})},
                   {.tls = own});
   CHECK(call(any, {.tls = own, .peer_task = "ps_server/0"}).ok());
 
-  World<Grpc> elsewhere(NamingPeers(),
-                        {.unix_path = folder / "e",
-                         .tls = Issue(folder, "elsewhere", ca, ca, -3600, 3600,
-                                      "URI:evergrad://coordinator,IP:10.0.0.1,DNS:train.example")},
-                        {.tls = own});
+  World<Grpc> elsewhere(
+      NamingPeers(),
+      {.unix_path = folder / "e",
+       .tls = Issue(folder, "elsewhere", ca, ca,
+                    {.names = "URI:evergrad://coordinator,IP:10.0.0.1,DNS:train.example"})},
+      {.tls = own});
   CHECK(call(elsewhere, {.tls = own, .peer_task = "coordinator"}).ok());
   CHECK(Contains(call(elsewhere, {.tls = own, .peer_task = "coordinator", .check_host = true}),
                  "certificate is for 10.0.0.1, train.example, but the dialed host is 127.0.0.1"));
@@ -258,8 +176,7 @@ TEST_CASE("a channel refuses every task except the intended one") {
 
 TEST_CASE("a server refuses a data stream of a peer whose certificate does not permit it") {
   TempFolder folder;
-  Authority ca;
-  MakeAuthority(&ca, "evergrad test CA");
+  const Authority ca;
   World<Grpc> world(NamingPeers(),
                     {.tls = Issue(folder, "ps_server-0", ca, ca), .data_peers = "worker"},
                     {.tls = Issue(folder, "worker-7", ca, ca)});
@@ -293,9 +210,7 @@ TEST_CASE(
     "a peer of another authority or without a certificate is refused by name, and the server "
     "continues") {
   TempFolder folder;
-  Authority ca, other;
-  MakeAuthority(&ca, "evergrad test CA");
-  MakeAuthority(&other, "another CA");
+  const Authority ca, other("another CA");
   World<Grpc> world(NamingPeers(), {.tls = Issue(folder, "server", ca, ca)},
                     {.tls = Issue(folder, "worker", ca, ca)});
   const auto call = [&](const TlsFiles& tls) {
@@ -830,8 +745,7 @@ TEST_CASE(
     "with TLS the lane is offered inside of the stream, and a peer without memory or with lanes "
     "off uses the socket") {
   TempFolder folder;
-  Authority ca;
-  MakeAuthority(&ca, "evergrad test CA");
+  const Authority ca;
   const TlsFiles worker = Issue(folder, "worker-7", ca, ca);
   const auto told = Collect<std::pair<std::string, absl::Status>>();
   World<Grpc> world(Echoing(),
