@@ -60,6 +60,7 @@ class Job {
   JobUid uid() const { return parts_.id.uid; }
   const std::string& name() const { return parts_.id.spec.name; }
   const std::string& runs_folder() const { return parts_.id.runs_folder; }
+  const std::string& request_id() const { return parts_.id.request_id; }
   const std::string& owner() const { return parts_.id.owner; }  // "user/alice"; "" for no owner
   std::uint64_t revision() const { return parts_.news.revision(); }
 

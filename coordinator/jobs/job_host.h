@@ -150,6 +150,7 @@ struct JobIdentity {
   // The task of the certificate of the user who submitted the job: "user/alice". "" for a job that
   // was submitted without TLS, or whose journal is from an older build.
   std::string owner = {};
+  std::string request_id = {};  // SubmitJobRequest.request_id
 };
 
 // The former registration of a task's identity, which the task replaces. `died` is true if another

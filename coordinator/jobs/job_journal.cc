@@ -52,6 +52,7 @@ void JobJournal::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_runs_folder(id_.runs_folder);
   s->set_name(id_.spec.name);
   s->set_owner(id_.owner);
+  s->set_request_id(id_.request_id);
   if (!phases.ended()) s->set_grant_key(id_.grant_key);
   phases.Fill(s);
   parts_.times->Fill(s);
@@ -89,7 +90,8 @@ void JobJournal::FillCounters(v1::JobCounters* counters) const {
 absl::StatusOr<JobIdentity> JobJournal::IdentityOf(JobUid uid, const v1::JobSnapshot& snapshot,
                                                    std::string* refusal) {
   JobIdentity id{
-      uid, {}, snapshot.yaml(), snapshot.runs_folder(), snapshot.grant_key(), snapshot.owner()};
+      uid, {}, snapshot.yaml(), snapshot.runs_folder(), snapshot.grant_key(), snapshot.owner(),
+      snapshot.request_id()};
   config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {.submission = true});
   if (parsed.spec) {
     id.spec = *std::move(parsed.spec);

@@ -32,6 +32,7 @@ void FillJobStatus(const JobParts& parts, std::uint64_t events_after, v1::JobSta
   status->set_job_uid(parts.id.uid.value());
   status->set_name(parts.id.spec.name);
   status->set_owner(parts.id.owner);
+  status->set_request_id(parts.id.request_id);
   status->set_state(std::string(JobStateName(phases.state())));
   status->set_revision(parts.news.revision());
   status->set_waiting_for(parts.waits.Text());

@@ -108,6 +108,7 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
       {"job_uid", ShowHex(job.job_uid())},
       {"name", job.name()},
       {"owner", job.owner()},
+      {"request_id", job.request_id()},
       {"state", job.state()},
       {"phase", job.phase()},
       {"revision", job.revision()},

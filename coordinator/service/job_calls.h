@@ -36,6 +36,7 @@ class JobCalls {
   void Stop();        // answers all open calls with Unavailable
 
  private:
+  const Job* FindRequest(const std::string& request_id, const Caller& caller) const;
   void Forget(JobUid uid, const v1::DeleteJobResponse& response, const Responder& responder);
   void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
   std::string JobAnswer(const Job& job, std::uint64_t events_after) const;  // a GetJobResponse

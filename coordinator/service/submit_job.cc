@@ -43,7 +43,32 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
   return std::move(spec);
 }
 
+constexpr std::size_t kRequestIdBytesMax = 256;
+
+v1::SubmitJobResponse ResponseFor(const Job& job) {
+  v1::SubmitJobResponse response;
+  response.set_job_uid(job.uid().value());
+  response.set_name(job.name());
+  response.set_state(std::string(JobStateName(job.state())));
+  v1::JobStatus status;
+  job.FillStatus(&status, ~0ull);
+  response.set_runs_folder(status.runs_folder());
+  return response;
+}
+
 }  // namespace
+
+// Returns the newest job that the caller has submitted with this request_id, or null.
+const Job* JobCalls::FindRequest(const std::string& request_id, const Caller& caller) const {
+  if (request_id.empty()) return nullptr;
+  const std::vector<JobUid>& order = parts_.jobs->by_submission();
+  for (auto uid = order.rbegin(); uid != order.rend(); ++uid) {
+    const Job* job = parts_.jobs->Get(*uid);
+    if (job != nullptr && job->request_id() == request_id && job->owner() == caller.task)
+      return job;
+  }
+  return nullptr;
+}
 
 // Submits a job. In addition to the errors of ReadSpec it refuses a name that a living job has, and
 // a full queue.
@@ -51,6 +76,15 @@ void JobCalls::Serve(const v1::SubmitJobRequest& request, const Caller& caller,
                      const Responder& responder) {
   if (!parts_.store_watch->no_new_jobs().ok())
     return responder->Answer(parts_.store_watch->Refusal("no new work is accepted"));
+  if (request.request_id().size() > kRequestIdBytesMax) {
+    return responder->Answer(UserError(absl::InvalidArgumentError(
+        absl::StrCat("request_id is too long: bytes=", request.request_id().size(),
+                     " max=", kRequestIdBytesMax))));
+  }
+  if (const Job* job = FindRequest(request.request_id(), caller)) {
+    return parts_.gate->WhenDurable(
+        [responder, response = ResponseFor(*job)] { AnswerWith(*responder, response); });
+  }
   absl::StatusOr<config::JobSpec> spec = ReadSpec(request, *parts_.options);
   if (!spec.ok()) return responder->Answer(spec.status());
   if (const Job* job = parts_.jobs->FindLiving(spec->name)) {
@@ -69,6 +103,7 @@ void JobCalls::Serve(const v1::SubmitJobRequest& request, const Caller& caller,
   } while (identity.uid.value() == 0 || parts_.jobs->Contains(identity.uid));
   identity.grant_key = grants::NewKey();
   identity.owner = caller.task;
+  identity.request_id = request.request_id();
   identity.yaml = config::EmitSubmission(*spec);
   identity.runs_folder =
       absl::StrCat(parts_.options->runs_folder, "/", spec->name, "-", JobUidString(identity.uid));
@@ -84,14 +119,7 @@ void JobCalls::Serve(const v1::SubmitJobRequest& request, const Caller& caller,
   parts_.metrics->submitted.Add();
 
   supervisor_->StartNext();
-  v1::SubmitJobResponse response;
-  response.set_job_uid(uid.value());
-  response.set_name(job->name());
-  response.set_state(std::string(JobStateName(job->state())));
-  v1::JobStatus status;
-  job->FillStatus(&status, ~0ull);
-  response.set_runs_folder(status.runs_folder());
-  parts_.gate->WhenDurable([this, responder, response = std::move(response)] {
+  parts_.gate->WhenDurable([this, responder, response = ResponseFor(*job)] {
     // The place of the store is checked once more after the job's commit. If the next start would
     // not find the job, the job is cancelled. No client knows the job yet.
     supervisor_->CheckStorePlace();

@@ -94,5 +94,26 @@ TEST_CASE("an ended job is deleted, with its files if asked, and a living job is
   CHECK(remove("", true).status().code() == absl::StatusCode::kInvalidArgument);
 }
 
+TEST_CASE("a repeated submission with one request_id makes one job") {
+  TestCluster c;
+  v1::SubmitJobRequest request;
+  request.set_yaml(TestCluster::CountingYaml("job"));
+  request.set_request_id("TrainingJob/7");
+  const auto first = c.Call<v1::SubmitJobResponse>(request);
+  REQUIRE(first.ok());
+  const auto again = c.Call<v1::SubmitJobResponse>(request);
+  REQUIRE(again.ok());
+  CHECK(again->job_uid() == first->job_uid());
+  CHECK(again->runs_folder() == first->runs_folder());
+  const auto status = c.WaitJob("job", [](const v1::JobStatus&) { return true; });
+  CHECK(status->request_id() == "TrainingJob/7");
+  request.set_request_id("TrainingJob/8");
+  CHECK(c.Call<v1::SubmitJobResponse>(request).status().code() ==
+        absl::StatusCode::kAlreadyExists);  // the name belongs to a living job
+  request.set_request_id(std::string(257, 'x'));
+  CHECK(c.Call<v1::SubmitJobResponse>(request).status().code() ==
+        absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace evergrad::coordinator
