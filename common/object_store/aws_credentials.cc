@@ -114,7 +114,7 @@ std::unique_ptr<CredentialSource> MakeS3Credentials(CredentialOptions options) {
       place("AWS_ACCESS_KEY_ID", ReadAwsEnvironment),
       place("AWS_WEB_IDENTITY_TOKEN_FILE", AskWebIdentity),
       place(absl::StrCat(file, " [", Quoted(choice.profile, 128), "]"), ReadAwsProfile),
-      place("AWS_CONTAINER_CREDENTIALS_FULL_URI", AskContainer)};
+      place("AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI", AskContainer)};
   if (options.from_metadata) places.push_back(place("the instance profile", AskInstance));
   return std::make_unique<RenewingSource>("s3", std::move(places), MetadataHint(options),
                                           options.clock);

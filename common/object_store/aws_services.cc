@@ -88,7 +88,7 @@ FoundCredentials AskWebIdentity(const CredentialOptions& options) {
 }
 
 FoundCredentials AskContainer(const CredentialOptions& options) {
-  constexpr absl::string_view kPlace = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
+  constexpr absl::string_view kPlace = "AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI";
   http::Request request;
   request.method = "GET";
   EG_ASSIGN_OR_RETURN(request.url, ContainerUrl(options));
@@ -105,7 +105,7 @@ FoundCredentials AskContainer(const CredentialOptions& options) {
   if (!token.empty()) request.headers.push_back({"authorization", token});
   EG_ASSIGN_OR_RETURN(const http::Response answer, Ask(options, std::move(request), kPlace));
   EG_ASSIGN_OR_RETURN(Credentials credentials, ParseAwsAnswer(answer.body, kPlace));
-  credentials.origin = "container (AWS_CONTAINER_CREDENTIALS_FULL_URI)";
+  credentials.origin = "container (AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI)";
   return credentials;
 }
 

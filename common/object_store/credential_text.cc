@@ -1,6 +1,7 @@
 #include "common/object_store/credential_text.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <pugixml.hpp>
 #include <utility>
@@ -20,6 +21,10 @@ namespace evergrad::object_store {
 namespace {
 
 constexpr std::size_t kUrlBytesMax = 2048, kErrorCodeBytesMax = 48;
+
+// Codes of STS that have the status 400, although a later request can succeed.
+constexpr absl::string_view kPassingCodes[] = {"IDPCommunicationError", "RequestLimitExceeded",
+                                               "Throttling", "ThrottlingException"};
 
 bool IsVisible(absl::string_view text) {
   return std::all_of(text.begin(), text.end(),
@@ -48,7 +53,9 @@ absl::Status AnswerError(const http::Response& response, absl::string_view place
   const std::string code = ErrorCodeOf(response.body);
   const std::string values = absl::StrCat(" place=", place, " http_status=", response.status,
                                           code.empty() ? "" : " code=", code);
-  if (response.status == 429 || response.status >= 500)
+  const bool may_pass = std::find(std::begin(kPassingCodes), std::end(kPassingCodes), code) !=
+                        std::end(kPassingCodes);
+  if (may_pass || response.status == 429 || response.status >= 500)
     return absl::UnavailableError(
         absl::StrCat("the service that gives out credentials fails:", values));
   const std::string message =

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the signer of the program curl with botocore, and writes the result into signatures.json.
+"""Compares the signer of the program curl with botocore, and writes a field of signatures.json.
 
   curl_signatures.py    needs botocore from PyPI, and curl
 
@@ -11,7 +11,8 @@ botocore, and compares. Each row is sent with two spellings of its query:
   canonical   sorted, and with each '=', which is the query that Evergrad sends
 
 curl 7.88 does not send x-amz-content-sha256 by itself, which S3 requires, so the script gives it
-this header. curl signs with the present time, so its signatures cannot be compared with fixed ones.
+this header. curl signs with the present time. If it is given another time with the header
+x-amz-date, curl 7.88 sends this header twice.
 """
 import datetime
 import hashlib

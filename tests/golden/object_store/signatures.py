@@ -191,8 +191,15 @@ def rows():
         yield row('query: ' + name, query=query)
     for name, lines in headers():
         yield row('headers: ' + name, 'PUT', '/k', headers=lines, body='x')
-    yield row('all at once', 'PUT', '/b/a=b c+é', [('partNumber', '1'), ('uploadId', 'a/+=')],
-              [('Content-MD5', 'XrY7u+Ae7tCTyyK7j1rNww==')], 'hello', host='127.0.0.1:9000')  # fmt: skip
+    yield row(
+        'all at once',
+        'PUT',
+        '/b/a=b c+é',
+        [('partNumber', '1'), ('uploadId', 'a/+=')],
+        [('Content-MD5', 'XrY7u+Ae7tCTyyK7j1rNww==')],
+        'hello',
+        host='127.0.0.1:9000',
+    )
     yield row('method: head', 'HEAD', '/k')
     yield row('method: delete', 'DELETE', '/k')
     yield row('method: post without a body', 'POST', '/k', [('uploads', '')])
@@ -229,8 +236,8 @@ def rows():
         access_key_id=GOOGLE_KEY,
     )
     yield row('gcs: get', path='/bucket/k', **gcs)
-    yield row('gcs: put if absent', 'PUT', '/bucket/k', headers=[('x-goog-if-generation-match', '0')],
-              body='x', **gcs)  # fmt: skip
+    condition = [('x-goog-if-generation-match', '0')]
+    yield row('gcs: put if absent', 'PUT', '/bucket/k', headers=condition, body='x', **gcs)
     yield row('gcs: metadata', 'PUT', '/bucket/k', headers=[('X-Goog-Meta-A', ' b  c ')], **gcs)
     yield row('gcs: uploads', 'POST', '/bucket/k', [('uploads', '')], **gcs)
     yield row('gcs: a key of signs', path='/bucket/a=b c+%é/~', **gcs)
@@ -269,9 +276,11 @@ def sign(one):
 
 
 def write(kept):
+    """Writes the file with one request on each line."""
+    head = json.dumps({name: kept[name] for name in ('note', 'curl')}, indent=1)
+    lines = ',\n  '.join(json.dumps(one) for one in kept['requests'])
     with open(PATH, 'w', encoding='utf-8') as f:
-        json.dump(kept, f, indent=1)
-        f.write('\n')
+        f.write(head[: -len('\n}')] + ',\n "requests": [\n  ' + lines + '\n ]\n}\n')
 
 
 def main():

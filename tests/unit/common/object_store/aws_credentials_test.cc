@@ -282,8 +282,8 @@ TEST_CASE("without credentials the error lists all places that were searched") {
             "no credentials for s3://; these places were searched: AWS_ACCESS_KEY_ID, "
             "AWS_WEB_IDENTITY_TOKEN_FILE, ",
             setting.folder / "home/.aws/credentials",
-            " [default], AWS_CONTAINER_CREDENTIALS_FULL_URI; the metadata service is asked only "
-            "with --store-metadata-credentials")));
+            " [default], AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI; the metadata service "
+            "is asked only with --store-metadata-credentials")));
 }
 
 TEST_CASE("an answer that is not as documented is unavailable, and a refusal is not") {
@@ -299,6 +299,9 @@ TEST_CASE("an answer that is not as documented is unavailable, and a refusal is 
        absl::StatusCode::kUnauthenticated},
       {"a refusal", 403, "<ErrorResponse><Error><Code>AccessDenied</Code></Error></ErrorResponse>",
        absl::StatusCode::kPermissionDenied},
+      {"a code of STS that passes", 400,
+       "<ErrorResponse><Error><Code>IDPCommunicationError</Code></Error></ErrorResponse>",
+       absl::StatusCode::kUnavailable},
       {"too many requests", 429, "", absl::StatusCode::kUnavailable},
       {"an error of the service", 503, "<html>", absl::StatusCode::kUnavailable},
       {"a redirect", 302, "", absl::StatusCode::kUnauthenticated},
