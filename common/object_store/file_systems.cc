@@ -92,6 +92,10 @@ class FilesByScheme final : public fs::FileSystem {
     EG_ASSIGN_OR_RETURN(fs::FileSystem* const files, FilesOf(uri));
     return files->Create(uri);
   }
+  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Replace(absl::string_view uri) override {
+    EG_ASSIGN_OR_RETURN(fs::FileSystem* const files, FilesOf(uri));
+    return files->Replace(uri);
+  }
   absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(fs::FileSystem* const files, FilesOf(uri));
     return files->Open(uri);

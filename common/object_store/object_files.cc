@@ -117,13 +117,19 @@ class ObjectFileSystem final : public fs::FileSystem {
     if (is_file) return FileError(EEXIST, "cannot create file", place.path);
     EG_ASSIGN_OR_RETURN(const FolderContents contents, ContentsOf(place));
     if (contents.exists()) return FileError(EEXIST, "cannot create file", place.path);
-    return MakeObjectWriter({.store = place.store,
-                             .threads = &threads_,
-                             .failpoints = options_.failpoints,
-                             .path = place.path,
-                             .key = place.key,
-                             .part_bytes = options_.part_bytes,
-                             .uploads = options_.uploads});
+    return WriterOf(place, PutMode::kIfAbsent);
+  }
+
+  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Replace(absl::string_view uri) override {
+    EG_ASSIGN_OR_RETURN(const Place place, Find(uri));
+    if (absl::EndsWith(uri, "/") || place.key.empty() || IsHidden(fs::NameOf(place.key)))
+      return NoFileName(place.path);
+    EG_ASSIGN_OR_RETURN(const bool is_file, IsFile(place));
+    if (!is_file) {
+      EG_ASSIGN_OR_RETURN(const FolderContents contents, ContentsOf(place));
+      if (contents.exists()) return FileError(EISDIR, "cannot create file", place.path);
+    }
+    return WriterOf(place, PutMode::kReplace);
   }
 
   absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
@@ -221,6 +227,16 @@ class ObjectFileSystem final : public fs::FileSystem {
   }
 
  private:
+  std::unique_ptr<fs::WritableFile> WriterOf(const Place& place, PutMode mode) {
+    return MakeObjectWriter({.store = place.store,
+                             .threads = &threads_,
+                             .failpoints = options_.failpoints,
+                             .path = place.path,
+                             .key = place.key,
+                             .mode = mode,
+                             .part_bytes = options_.part_bytes,
+                             .uploads = options_.uploads});
+  }
   absl::Status At(absl::string_view failpoint) const {
     return options_.failpoints == nullptr ? absl::OkStatus()
                                           : options_.failpoints->ErrorAt(failpoint);

@@ -51,17 +51,18 @@ class ObjectWriter final : public fs::WritableFile {
     if (upload_.empty()) {
       EG_RETURN_IF_ERROR(At("fs.link"));
       EG_RETURN_IF_ERROR(
-          Named(parts_.store->Put(parts_.key, buffer_, PutMode::kIfAbsent)));
+          Named(parts_.store->Put(parts_.key, buffer_, parts_.mode)));
     } else {
       EG_RETURN_IF_ERROR(SendPart());
       EG_ASSIGN_OR_RETURN(const std::vector<UploadedPart> sent, WaitForParts());
       EG_RETURN_IF_ERROR(At("fs.link"));
       EG_RETURN_IF_ERROR(Named(
-          parts_.store->CompleteUpload(parts_.key, upload_, sent, PutMode::kIfAbsent)));
+          parts_.store->CompleteUpload(parts_.key, upload_, sent, parts_.mode)));
       completed_ = true;
     }
     absl::Status announced = At("fs.sync_folder");
-    if (!announced.ok()) parts_.store->Delete(parts_.key).IgnoreError();
+    if (!announced.ok() && parts_.mode == PutMode::kIfAbsent)
+      parts_.store->Delete(parts_.key).IgnoreError();
     return announced;
   }
 

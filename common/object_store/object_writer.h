@@ -18,6 +18,7 @@ struct WriterParts {
   fault::Failpoints* failpoints = nullptr;  // may be null; outlives the writer
   std::string path;                         // the object's URI
   std::string key;
+  PutMode mode = PutMode::kIfAbsent;  // whether Commit replaces an existing object
   std::uint64_t part_bytes = 0;  // above 0
   int uploads = 1;               // parts in flight; above 0
 };

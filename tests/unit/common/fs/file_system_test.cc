@@ -104,6 +104,38 @@ TEST_CASE("a file without a commit leaves nothing") {
   }
 }
 
+TEST_CASE("Replace takes the place of an existing file when it is whole, and of no folder") {
+  for (const std::string& kind : kKinds) {
+    INFO(kind);
+    const auto stage = Make(kind);
+    for (const char* text : {"first", "second, longer"}) {
+      auto file = stage->files->Replace(*stage / "a");
+      REQUIRE(file.ok());
+      REQUIRE((*file)->Append(Bytes(text)).ok());
+      const bool existed = *stage->files->Exists(*stage / "a");
+      if (existed) CHECK(*ReadWhole(*stage->files, *stage / "a", 100) == "first");
+      REQUIRE((*file)->Commit().ok());
+      CHECK(*ReadWhole(*stage->files, *stage / "a", 100) == text);
+    }
+    {
+      auto dropped = stage->files->Replace(*stage / "a");
+      REQUIRE((*dropped)->Append(Bytes("dropped")).ok());
+    }
+    for (const char* failpoint : {"fs.write", "fs.sync", "fs.link"}) {
+      REQUIRE(stage->failpoints.Arm(std::string(failpoint) + "=1*error", 1).ok());
+      auto failing = stage->files->Replace(*stage / "a");
+      REQUIRE(failing.ok());
+      const absl::Status written = (*failing)->Append(Bytes("failed"));
+      CHECK_FALSE((written.ok() && (*failing)->Commit().ok()));
+    }
+    CHECK(*ReadWhole(*stage->files, *stage / "a", 100) == "second, longer");
+    CHECK(stage->files->List(stage->root)->size() == 1);
+    REQUIRE(stage->files->MakeFolders(*stage / "folder").ok());
+    CHECK(stage->files->Replace(*stage / "folder").status().code() ==
+          absl::StatusCode::kFailedPrecondition);
+  }
+}
+
 TEST_CASE("no existing file is overwritten") {
   for (const std::string& kind : kKinds) {
     INFO(kind);
