@@ -11,8 +11,8 @@
 // failing), ResourceExhausted (the store is out of space), Cancelled (the interruption), DataLoss
 // (a response that is not valid, or has another length or checksum than announced), Unimplemented
 // (a store that does not support the request) and InvalidArgument (a request that the store refuses
-// for another reason). After Unavailable and Cancelled, a write may have succeeded; after any other error
-// it has not.
+// for another reason). After Unavailable and Cancelled, a write may have succeeded; after any other
+// error it has not.
 #pragma once
 
 #include <cstdint>
