@@ -394,7 +394,7 @@ class Cluster:
             + list(arguments)
             + ["--coordinator", self.coordinator_address()]
             + self.psctl_flags
-            + (self.store_flags() if "--checkpoint" in arguments else [])
+            + (self.store_flags() if "audit" in arguments else [])  # it reads the checkpoint
         )
         r = subprocess.run(
             command,

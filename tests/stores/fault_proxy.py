@@ -135,7 +135,8 @@ class Exchange:
         self.proxy, self.request, self.reader, self.writer = proxy, request, reader, writer
         self.draw = random.Random("%s/%d" % (proxy.seed, request.number))
         self.fault = proxy.choose(request, self.draw)
-        self.status = 0
+        self.log_line = [request.method, request.target, self.fault, 0]
+        proxy.log.append(self.log_line)
         self.left = request.length  # bytes of the body that have not been read
         self.far_reader = self.far_writer = None
 
@@ -158,7 +159,6 @@ class Exchange:
         finally:
             if self.far_writer is not None:
                 self.far_writer.close()
-            self.proxy.note(self)
         return self.request.keeps
 
     # ---- the request
@@ -194,7 +194,9 @@ class Exchange:
             if cut_after is not None and request.length - self.left > cut_after:
                 break
         if cut_after is not None:
-            await self.send(self.far_writer, held[: len(held) // 2])
+            # A server could take half of a head for a whole one, so it gets none.
+            if request.length > self.left:
+                await self.send(self.far_writer, held[: len(held) // 2])
             self.abort(self.far_writer)
             raise Disconnect
         if want is not None and digest.hexdigest() != want:
@@ -225,10 +227,10 @@ class Exchange:
             self.proxy.count("no-response")
             raise Disconnect
         first, headers = head
-        self.status = int(first.split(" ")[1])
+        self.log_line[3] = status = int(first.split(" ")[1])
         lengths = [value for name, value in headers if name.lower() == "content-length"]
         chunked = any(name.lower() == "transfer-encoding" for name, _ in headers)
-        if self.request.method == "HEAD" or self.status in (204, 304):
+        if self.request.method == "HEAD" or status in (204, 304):
             body, size = self.nothing(), 0
         elif chunked:
             body, size = self.chunks(), None
@@ -296,7 +298,7 @@ class Exchange:
 
     async def answer(self, status, code, message):
         """Answers in place of the store."""
-        self.status = status
+        self.log_line[3] = status
         if self.request.expects:
             self.request.keeps = False  # the body has not been sent
         else:
@@ -463,10 +465,6 @@ class FaultProxy:
     def count(self, what, by=1):
         self.counted[what] += by
 
-    def note(self, exchange):
-        request = exchange.request
-        self.log.append([request.method, request.target, exchange.fault, exchange.status])
-
     async def _set_stalls(self, seconds, every, first):
         if self.stalling is not None:
             self.stalling.cancel()
@@ -519,7 +517,7 @@ class FaultProxy:
         try:
             while await self._exchange(reader, writer):
                 pass
-        except (Disconnect, OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+        except (Disconnect, OSError, EOFError, ValueError, LookupError, asyncio.LimitOverrunError):
             pass  # the client or the store has ended the connection, or has sent no HTTP
         except asyncio.CancelledError:
             pass  # stop()

@@ -59,8 +59,10 @@ def encoded(text, safe):
 
 def canonical_url(scheme, host, target):
     """Returns the URL for the canonical request. S3 decodes the path and the query, and encodes
-    them again, so that a client cannot be right by sending what it has signed."""
+    them again, so that a client cannot be right by sending what it has signed. A "+" in the query
+    is a space."""
     path, _, query = target.partition("?")
+    query = query.replace("+", "%20")
     pairs = [pair.partition("=") for pair in query.split("&")] if query else []
     pairs = [(encoded(name, "-_.~"), encoded(value, "-_.~")) for name, _, value in pairs]
     url = "%s://%s%s" % (scheme, host, encoded(path, "-_.~/"))
