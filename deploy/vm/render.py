@@ -19,11 +19,11 @@ ROLES = {"coordinator": "coordinator", "server": "ps-server", "worker": "worker"
 OPEN = "FILL-IN"
 # Where a worker watches for the notice that its machine will be reclaimed (--preemption-source).
 SOURCES = {"gce": "gce", "ec2": "aws", "azure": "azure"}
-# The texts of STORE, SHARED, WITHOUT_SHARED and CHECKPOINTS describe values that the operator fills
-# in, and become comments in the file. SHARED_OPTIONS are the mount options of the shared folder, and PACKAGES are
-# the Debian packages that the scripts of this cloud need. SETTINGS are settings of the coordinator
-# and the servers for a bucket, with the identity of the machine. No machine contacts the metadata
-# service for them if CHECKPOINTS is a folder.
+# The texts of STORE, SHARED, WITHOUT_SHARED and CHECKPOINTS describe values that the operator
+# fills in, and become comments in the file. SHARED_OPTIONS are the mount options of the shared
+# folder, and PACKAGES are the Debian packages that the scripts of this cloud need. SETTINGS are
+# settings of the coordinator and the servers for a bucket, with the identity of the machine. If
+# CHECKPOINTS is a folder, no machine asks the metadata service for credentials.
 CLOUDS = {
     "gce": {
         "STORE": "bucket/folder",

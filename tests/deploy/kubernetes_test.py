@@ -89,7 +89,7 @@ CLUSTERS = {
         },
     ),
 }
-# What a user adds to the kustomization of such a cluster, and the files beside it.
+# The additions of a user to the kustomization of such a cluster, and the files beside it.
 ADDED = {
     "aks with an S3-compatible store": {
         "patches": [{"path": "store.yaml"}],
@@ -845,8 +845,8 @@ MUTATIONS = [  # (check, cluster, mutation)
     ("network", "eks-spot", drop(labels_of("coordinator"), checks.USES_STORE)),
     ("network", "eks-spot", put(labels_of("worker"), checks.USES_STORE, "true")),
     ("network", SHARED, put(labels_of("coordinator"), checks.USES_STORE, "true")),
-    ("network", "gke-spot", drop(STORE_RULE, "to", 0, "except")),
-    ("network", "gke-spot", drop(STORE_RULE, "to", 1, "except")),
+    ("network", "gke-spot", drop(STORE_RULE, "to", 0, "ipBlock", "except")),
+    ("network", "gke-spot", drop(STORE_RULE, "to", 1, "ipBlock", "except")),
     ("network", "gke-spot", drop(STORE_RULE, "to", 1)),
     ("network", "gke-spot", drop(STORE_RULE, "ports")),
     ("network", "gke-spot", put(STORE_RULE, "ports", 0, "port", 80)),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the cloud-init files of deploy/vm and the pages docs/deploy.md and docs/object_stores.md. The
-files and the pages are checked, and imitated machines follow the files.
+"""Tests the cloud-init files of deploy/vm, and the pages docs/deploy.md and docs/object_stores.md.
+The files and the pages are checked, and imitated machines follow the files.
 
   vm_test.py --bin build/release/bin [Files|Schema|Page|StorePage|Machines]
 """
