@@ -69,6 +69,7 @@ class Files(Checks):
                 self.assertEqual(vm_files.shape(text), [])
                 self.assertEqual(vm_files.settings(text, known), [])
                 self.assertEqual(vm_files.notices(text), [])
+                self.assertEqual(vm_files.checkpoints(text), [])
                 for path, script in vm_files.written_files(text).items():
                     self.assertEqual(vm_files.flags_of_commands(script, known), [], path)
 
@@ -94,6 +95,21 @@ class Files(Checks):
         ):
             with self.subTest(words):
                 self.assert_finds(check, text, old, new, words)
+
+    def test_each_mistake_about_checkpoints_is_found(self):
+        for name, old, new, words in (
+            ("ec2-server", '"@CHECKPOINTS@", ', "", "checkpoint_root"),
+            ("gce-coordinator", '["@CHECKPOINTS@"]', "[/srv/evergrad]", "checkpoint_root"),
+            ("gce-server", "store_metadata_credentials: true", "drain_max: 5s", "credentials"),
+            ("azure-server", "log_format:", "store_metadata_credentials: true\n      log_format:")
+            + ("credentials",),
+            ("ec2-coordinator", '"@S3_REGION@"', '"us-east-1"', "s3_region"),
+            ("ec2-coordinator", "S3_REGION= ", "S3_PLACE= ", "the value S3_REGION"),
+            ("gce-worker", "CHECKPOINTS=/srv", "PLACE=/srv", "CHECKPOINTS"),
+        ):
+            with self.subTest(name, new=new):
+                text = vm_files.read("deploy", "vm", name + ".yaml")
+                self.assert_finds(vm_files.checkpoints, text, old, new, words)
 
     def test_the_daemons_have_the_flags_of_the_page_of_flags(self):
         known = vm_files.programs()
