@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
+#include "common/fs/object_uri.h"
 #include "common/fs/raw_file.h"
 
 namespace evergrad::fs {
@@ -203,7 +204,8 @@ absl::StatusOr<std::string> LocalPath(absl::string_view uri) {
   const absl::string_view rest = uri.substr(colon + 3);
   if (scheme != "file") {
     return absl::UnimplementedError(
-        absl::StrCat("unsupported URI scheme: scheme=", scheme, " uri=", uri, " supported=file"));
+        absl::StrCat("unsupported URI scheme: scheme=", scheme, " uri=", uri, " supported=file",
+                     IsObjectUri(uri) ? " (a local path is needed here)" : ""));
   }
   if (!absl::StartsWith(rest, "/")) {
     return absl::InvalidArgumentError(

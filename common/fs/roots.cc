@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/fs/object_uri.h"
 
 namespace evergrad::fs {
 namespace {
@@ -43,20 +44,42 @@ std::optional<std::string> RealPath(const std::string& path) {
   return std::string(real);
 }
 
+// Returns whether the object `uri`, a normalized URI, lies in the object `root`. A local root
+// contains no object. The key of a normalized URI has neither "." nor "..", so the text decides.
+bool IsInObject(absl::string_view uri, absl::string_view root) {
+  return IsObjectUri(root) && IsIn(uri, root);
+}
+
+// Returns the text with which a root is compared. A root that is no valid URI contains nothing,
+// because no normalized URI begins with its text.
+std::string NormalRoot(const std::string& folder) {
+  if (!IsObjectUri(folder)) return Normal(folder);
+  const absl::StatusOr<ObjectUri> object = ParseObjectUri(folder);
+  return object.ok() ? ToString(*object) : folder;
+}
+
 }  // namespace
 
 Roots Roots::Only(const std::vector<std::string>& folders, std::string advice) {
   Roots roots;
   roots.everything_ = false;
-  for (const std::string& folder : folders) roots.folders_.push_back(Normal(folder));
+  for (const std::string& folder : folders) roots.folders_.push_back(NormalRoot(folder));
   roots.advice_ = std::move(advice);
   return roots;
 }
 
 bool Roots::Names(absl::string_view path) const {
   if (everything_) return true;
+  if (IsObjectUri(path)) {
+    const absl::StatusOr<ObjectUri> object = ParseObjectUri(path);
+    return object.ok() && std::any_of(folders_.begin(), folders_.end(),
+                                      [uri = ToString(*object)](const std::string& folder) {
+                                        return IsInObject(uri, folder);
+                                      });
+  }
   const std::string normal = Normal(path);
   return std::any_of(folders_.begin(), folders_.end(), [&](const std::string& folder) {
+    if (IsObjectUri(folder)) return false;
     if (IsIn(normal, folder)) return true;
     const auto real = RealPath(folder);  // the path may contain the folder's resolved name
     return real && IsIn(normal, *real);
@@ -71,7 +94,8 @@ bool Roots::Holds(const Descriptor& pinned) const {
   if (bytes <= 0 || static_cast<std::size_t>(bytes) == sizeof(real)) return false;
   const absl::string_view place(real, static_cast<std::size_t>(bytes));
   return std::any_of(folders_.begin(), folders_.end(), [&](const std::string& folder) {
-    const auto root = RealPath(folder);
+    // "s3://bucket" is no path, even if the working directory has a folder of this name.
+    const auto root = IsObjectUri(folder) ? std::nullopt : RealPath(folder);
     return root && IsIn(place, *root);
   });
 }
@@ -82,7 +106,7 @@ Descriptor Roots::Open(const std::string& path, int flags) const {
     errno = error;
     return Descriptor();
   };
-  if (!Names(path)) return fail(EXDEV);
+  if (IsObjectUri(path) || !Names(path)) return fail(EXDEV);
   // O_PATH neither reads nor blocks. The descriptor keeps referring to the same file if the path
   // changes.
   const Descriptor pinned = OpenRetry(path, O_PATH | (flags & (O_DIRECTORY | O_NOFOLLOW)));
@@ -107,16 +131,26 @@ Descriptor Roots::Open(const std::string& path, int flags) const {
 }
 
 absl::Status Roots::Refusal(absl::string_view what, const std::string& path) const {
+  if (folders_.empty()) {
+    return UserError(absl::PermissionDeniedError(
+        absl::StrCat(what, " is not allowed: path=", path, " (", advice_, ")")));
+  }
   return UserError(absl::PermissionDeniedError(
-      folders_.empty()
-          ? absl::StrCat(what, " is not allowed: path=", path, " (", advice_, ")")
-          : absl::StrCat(
-                what, " lies outside of the allowed folders (after following links): path=", path,
-                " folders=", absl::StrJoin(folders_, ","), " (", advice_, ")")));
+      absl::StrCat(what, " lies outside of the allowed folders",
+                   IsObjectUri(path) ? "" : " (after following links)", ": path=", path,
+                   " folders=", absl::StrJoin(folders_, ","), " (", advice_, ")")));
 }
 
 absl::Status MakeRootsAbsolute(absl::string_view flag, std::vector<std::string>* folders) {
   for (std::string& folder : *folders) {
+    if (IsObjectUri(folder)) {
+      const absl::StatusOr<ObjectUri> object = ParseObjectUri(folder);
+      if (!object.ok())
+        return UserError(
+            absl::InvalidArgumentError(absl::StrCat(flag, ": ", object.status().message())));
+      folder = ToString(*object);
+      continue;
+    }
     std::error_code error;
     if (folder.empty() || !std::filesystem::is_directory(folder, error))
       return UserError(

@@ -10,7 +10,7 @@ namespace evergrad::http {
 
 class Interruption {
  public:
-  // Waits for `time`. Returns false, at once, after Interrupt().
+  // Waits for `time`, but at most for a day. Returns false, at once, after Interrupt().
   virtual bool Wait(std::chrono::milliseconds time);
   // Ends all present and future waits.
   void Interrupt();

@@ -27,7 +27,7 @@ struct Credentials {
   std::string bearer_token;
   std::int64_t expires_ms = 0;  // wall time; 0 for never
   // The place where these credentials were found, for messages: "environment",
-  // "~/.aws/credentials [default]".
+  // "/home/a/.aws/credentials [default]".
   std::string origin;
 };
 
@@ -36,11 +36,19 @@ inline constexpr std::chrono::minutes kRenewBefore{5};
 class CredentialSource {
  public:
   virtual ~CredentialSource() = default;
-  // Returns NotFound, with all places that were searched, if there are no credentials; and the error
-  // of the service that was asked for them.
+  // The first call searches the places of the source. The first place that is configured is used;
+  // if it is broken, the call fails, because credentials of another place could belong to another
+  // account. One thread renews at a time. The other threads get the credentials that are still
+  // valid, or wait. If a renewal fails while the old credentials are valid, the call returns these.
+  //
+  // The errors are Unauthenticated (no credentials, with all places that were searched; or a place
+  // that is not as expected), PermissionDenied (the service that was asked for credentials
+  // refuses), Unavailable (this service cannot be reached, or its answer is not as documented; a
+  // later call can succeed), and Cancelled. The code is never NotFound or FailedPrecondition, which
+  // would speak about an object.
   virtual absl::StatusOr<Credentials> Get() = 0;
   // Reports that the store has refused credentials with this access key or token as expired or
-  // unknown. The next Get reads its place again.
+  // unknown. The next Get reads its place again, unless it has other credentials by now.
   virtual void Refused(const Credentials& used) = 0;
 };
 
@@ -52,7 +60,7 @@ struct CredentialOptions {
   // Whether the metadata service of the machine may be asked for credentials. It is never contacted
   // otherwise.
   bool from_metadata = false;
-  std::string metadata_url;  // "" for the address of the cloud; tests use a loopback address
+  std::string metadata_url;        // "" for the address of the cloud; tests use a loopback address
   http::Client* client = nullptr;  // outlives the source; for web identity and metadata
   const Clock* clock = nullptr;    // outlives the source
 };
@@ -61,15 +69,15 @@ struct CredentialOptions {
 // AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; AWS_WEB_IDENTITY_TOKEN_FILE with AWS_ROLE_ARN (STS
 // AssumeRoleWithWebIdentity, at AWS_ENDPOINT_URL_STS or the region's address);
 // AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials, profile AWS_PROFILE or default;
-// AWS_CONTAINER_CREDENTIALS_FULL_URI (EKS Pod Identity, ECS; loopback, 169.254.170.2/23 or HTTPS
-// only) with AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE; and, if `from_metadata`, the instance profile
-// (IMDSv2).
+// AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI (EKS Pod Identity, ECS; loopback,
+// 169.254.170.2/23, fd00:ec2::23 or HTTPS only) with AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE; and,
+// if `from_metadata`, the instance profile (IMDSv2).
 std::unique_ptr<CredentialSource> MakeS3Credentials(CredentialOptions options);
 // Returns the source for GCS. It searches, in this order: EVERGRAD_GCS_TOKEN_FILE (a file with an
-// access token, read again when it changes); GS_ACCESS_KEY_ID with GS_SECRET_ACCESS_KEY (HMAC keys);
-// GOOGLE_APPLICATION_CREDENTIALS or ~/.config/gcloud/application_default_credentials.json (the types
-// service_account, authorized_user and external_account with a file as its source); and, if
-// `from_metadata`, the service account of the machine or pod.
+// access token, read again when it changes); GS_ACCESS_KEY_ID with GS_SECRET_ACCESS_KEY (HMAC
+// keys); GOOGLE_APPLICATION_CREDENTIALS or ~/.config/gcloud/application_default_credentials.json
+// (the types service_account, authorized_user and external_account with a file as its source); and,
+// if `from_metadata`, the service account of the machine or pod.
 std::unique_ptr<CredentialSource> MakeGcsCredentials(CredentialOptions options);
 
 }  // namespace evergrad::object_store

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/fs/object_uri.h"
 
 namespace evergrad::psctl {
 namespace {
@@ -28,6 +29,7 @@ FileNotes LookAtFiles(const std::vector<config::DataPath>& paths,
                       const std::map<std::string, std::string>& environment) {
   FileNotes notes;
   for (const config::DataPath& path : paths) {
+    if (fs::IsObjectUri(path.path)) continue;  // the workers have the credentials for it
     std::error_code error;
     const std::filesystem::file_status status = std::filesystem::status(path.path, error);
     if (std::filesystem::is_directory(status)) {

@@ -19,26 +19,37 @@ ROLES = {"coordinator": "coordinator", "server": "ps-server", "worker": "worker"
 OPEN = "FILL-IN"
 # Where a worker watches for the notice that its machine will be reclaimed (--preemption-source).
 SOURCES = {"gce": "gce", "ec2": "aws", "azure": "azure"}
-# The texts of STORE and SHARED describe values that the operator fills in, and become comments in
-# the file. SHARED_OPTIONS are the mount options of the shared folder, and PACKAGES are the Debian
-# packages that the scripts of this cloud need.
+# The texts of STORE, SHARED, WITHOUT_SHARED and CHECKPOINTS describe values that the operator
+# fills in, and become comments in the file. SHARED_OPTIONS are the mount options of the shared
+# folder, and PACKAGES are the Debian packages that the scripts of this cloud need. SETTINGS are
+# settings of the coordinator and the servers for a bucket, with the identity of the machine. If
+# CHECKPOINTS is a folder, no machine asks the metadata service for credentials.
 CLOUDS = {
     "gce": {
         "STORE": "bucket/folder",
         "SHARED": "address:/share of a Filestore instance",
         "SHARED_OPTIONS": "nfsvers=3,hard,timeo=600",
+        "WITHOUT_SHARED": "; empty: none",
+        "CHECKPOINTS": ", or gs://bucket/folder (needed without SHARED)",
+        "SETTINGS": "store_metadata_credentials: true\n",
         "PACKAGES": "",
     },
     "ec2": {
         "STORE": "bucket/folder",
         "SHARED": "fs-….efs.REGION.amazonaws.com:/ of an EFS file system",
         "SHARED_OPTIONS": "nfsvers=4.1,hard,timeo=600,retrans=2,noresvport",
+        "WITHOUT_SHARED": "; empty: none",
+        "CHECKPOINTS": ", or s3://bucket/folder (needed without SHARED)",
+        "SETTINGS": 'store_metadata_credentials: true\ns3_region: "@S3_REGION@"\n',
         "PACKAGES": "awscli",
     },
     "azure": {
         "STORE": "account/container",
         "SHARED": "ACCOUNT.file.core.windows.net:/ACCOUNT/SHARE of an NFS share",
         "SHARED_OPTIONS": "nfsvers=4.1,hard,timeo=600,sec=sys",
+        "WITHOUT_SHARED": "",
+        "CHECKPOINTS": "",
+        "SETTINGS": "",
         "PACKAGES": "",
     },
 }
@@ -54,11 +65,14 @@ def values(cloud, role, given):
     known = CLOUDS[cloud]
     lines = [
         ("STORE", OPEN, known["STORE"] + ", with the package and the certificates"),
-        ("SHARED", OPEN, known["SHARED"]),
+        ("SHARED", OPEN, known["SHARED"] + known["WITHOUT_SHARED"]),
         ("SHARED_OPTIONS", known["SHARED_OPTIONS"], "of mount(8)"),
+        ("CHECKPOINTS", "/srv/evergrad/checkpoints", "a folder" + known["CHECKPOINTS"]),
         ("PACKAGE", "evergrad.deb", "an object of STORE, or an https:// address"),
         ("COORDINATOR", "evergrad-coordinator:4000", "name that its certificate has, and port"),
     ]
+    if "@S3_REGION@" in known["SETTINGS"] and role != "worker":
+        lines.append(("S3_REGION", "", "region of the bucket of CHECKPOINTS"))
     if role == "coordinator":
         lines.append(("STATE_DEVICE", "", "disk for the journal; empty: the boot disk"))
         lines.append(("INSTANCE", "", "stays empty"))
@@ -89,6 +103,7 @@ def file_entry(path, text, mode="0644"):
 
 def render(cloud, role, given=()):
     settings = part(ROLES[role] + ".yaml").replace("@SOURCE@", SOURCES[cloud])
+    settings = settings.replace("@STORE_SETTINGS@\n", CLOUDS[cloud]["SETTINGS"])
     unit = part("unit.conf") + (part("spot-unit.conf") if role == "worker" else "")
     out = [
         "#cloud-config\n",

@@ -8,7 +8,7 @@ import os
 import time
 
 from cluster import Failure, wait_for
-from saved import check_agrees, check_restored, manifests, verified, wait_saved
+from saved import check_agrees, check_restored, folder_left, manifests, verified, wait_saved
 from stage import events, restart, scenario
 
 OFTEN = "{every: 50ms, keep: 20}"
@@ -26,10 +26,6 @@ def lose_power(c, r=None):
     for d in everybody(c):
         d.process.wait()
     return c.disk.lose_power(at, r)
-
-
-def folder_left(c, job):
-    return os.path.join(c.runs, "%s-%s" % (job.name, job.uid), "checkpoint")
 
 
 def start_all(c):

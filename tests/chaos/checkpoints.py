@@ -4,11 +4,11 @@ import json
 import os
 import random
 import re
-import shutil
 import struct
 import time
 import urllib.request
 
+import saved_files
 from cluster import Failure, wait_for
 from saved import (
     block_starts,
@@ -16,6 +16,7 @@ from saved import (
     check_restored,
     exported,
     flip,
+    folder_left,
     folder_of,
     manifests,
     members,
@@ -81,7 +82,7 @@ def saved_often(c, count, **shape):
             if any(
                 names_of(one) == names_of(other) for other in said.values()
             ):  # The last checkpoint may have the same files as the one before it.
-                os.unlink(path)
+                saved_files.remove(path)
             else:
                 said[path] = one
         if len(said) >= count:
@@ -609,9 +610,7 @@ def k1(c, r):
         if victim is c.coordinator:
             # The coordinator is dead, so no process deletes files now. The newest manifest must be
             # whole, and its files must have the contents that it states.
-            for path in manifests(
-                os.path.join(c.runs, "%s-%s" % (job.name, job.uid), "checkpoint")
-            )[-1:]:
+            for path in manifests(folder_left(c, job))[-1:]:
                 check_agrees(job, verified(c, path))
         restart(victim)
     if not job.ended():
@@ -630,12 +629,6 @@ def k1(c, r):
 
 def job_ended(c, job):
     return c.coordinator.alive() and job.ended()
-
-
-def damaged_copy(folder, to):
-    shutil.rmtree(to, ignore_errors=True)
-    shutil.copytree(folder, to)
-    return to
 
 
 def must_name(c, folder, path, what):
@@ -662,7 +655,7 @@ def must_name(c, folder, path, what):
     "before is used and reported",
 )
 def k2(c, r):
-    store = os.path.join(c.folder, "store %d" % c.jobs)
+    store = c.saved_at("store %d" % c.jobs)
     shape = dict(examples=2400, epochs=2, step_ms=2)
     job, said = saved_often(
         c, 2, checkpoint="{every: 50ms, keep: 20, directory: %r}" % store, **shape
@@ -671,20 +664,21 @@ def k2(c, r):
     newest = max(said)
     folder = os.path.dirname(newest)
     names = sorted(os.path.join(folder, name) for name in names_of(said[newest]))
-    trial = os.path.join(c.folder, "trial")
+    trial = c.saved_at("trial")
     for _ in range(24 if c.forms > 1 else 2):
         for original in (r.choice(names), newest):
-            copy = damaged_copy(folder, trial)
+            copy = saved_files.copy_folder(folder, trial)
             path = os.path.join(copy, os.path.basename(original))
             if r.random() < 0.5:
                 what = "bit flipped in byte %d" % flip(path, r)
             else:
+                data = saved_files.read(path)
                 edges = [e for start, end, _ in block_starts(path) for e in (start, end)] or [
                     64,
-                    os.path.getsize(path) - 1,
+                    len(data) - 1,
                 ]
-                size = r.choice(edges + [r.randrange(os.path.getsize(path)), 0])
-                os.truncate(path, min(size, os.path.getsize(path) - 1))
+                size = r.choice(edges + [r.randrange(len(data)), 0])
+                saved_files.write(path, data[: min(size, len(data) - 1)])
                 what = "cut to %d bytes" % size
             must_name(c, copy, path, what)
     # A resumed job uses the newest checkpoint.
@@ -703,7 +697,7 @@ def k2(c, r):
             start, end, _ = next(b for b in block_starts(path) if b[2] == 1)
             flip(path, r, start + 32, end)
         else:
-            os.truncate(path, os.path.getsize(path) - r.randint(1, 64))
+            saved_files.write(path, saved_files.read(path)[: -r.randint(1, 64)])
     job = c.submit(
         name=job.name,
         checkpoint="{every: 50ms, keep: 20, resume: true, directory: %r}" % store,
@@ -939,7 +933,7 @@ def k6(c, r):
         if older:
             shard = r.choice(sorted(older))
             keep = older[shard]
-            for name in sorted(os.listdir(folder)):
+            for name in saved_files.names(folder):
                 if (
                     name.startswith("shard-%05d." % shard)
                     and int(name.split(".lsn-")[1].split(".")[0]) > keep["lsn"]
@@ -1002,6 +996,7 @@ def write_images(folder, seed):
     "decides",
 )
 def k7(c, r):
+    save = c.checkpoint_setting("{every: 1h}")
     for policy in ("fail", "report"):
         for longer in (1, 2, 4, 8, 16):
             images, labels = write_images(c.folder, c.seed)
@@ -1028,9 +1023,9 @@ spec:
     metrics: [accuracy]
   optimizer: {type: sgd, learning_rate: 0.1}
   training: {epochs: 1, steps_per_closure: 2, on_lost_updates: %s}
-  checkpoint: {every: 1h}
+  checkpoint: %s
 """
-                    % (policy, longer, images, labels, images, labels, policy)
+                    % (policy, longer, images, labels, images, labels, policy, save)
                 )
             for w in c.workers:
                 restart(w, "worker.evaluate=1*delay(%d)" % int(1200 * c.scale * longer))

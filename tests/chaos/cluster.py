@@ -124,7 +124,7 @@ class Daemon:
                 command += ["--advertise", self.data_proxy.address]
         elif self.address:
             command += ["--listen", self.address]  # the tasks dial again the address that they know
-        command += list(self.arguments) + list(extra)
+        command += self.cluster.store_flags(self) + list(self.arguments) + list(extra)
         with open(self.log_path, "ab") as log:
             log.write(("---- start %d: %s\n" % (self.starts, " ".join(command[1:]))).encode())
             log.flush()
@@ -241,6 +241,7 @@ class Cluster:
     daemon_class = Daemon
     # Words that stand before a command line of psctl, and flags that are added after it.
     psctl_prefix, psctl_flags = [], []
+    store = None  # an ObjectStore (stored.py) for the checkpoints of all jobs, or None
 
     def __init__(
         self,
@@ -317,6 +318,22 @@ class Cluster:
     def sanitized(self):
         return power_library(self.bin) is None
 
+    def store_flags(self, daemon=None):
+        """Returns the flags with which the daemon, or psctl for None, reaches the object store."""
+        return list(self.store.flags) if self.store else []
+
+    def saved_at(self, name):
+        """Returns the path or URI for a folder of checkpoints with this name."""
+        return "%s/%s" % (self.store.folder_of(self) if self.store else self.folder, name)
+
+    def checkpoint_setting(self, text):
+        """Returns the setting `checkpoint` of a job. With an object store, a setting without a
+        directory gets one in the store."""
+        if not self.store or text == "off" or "directory:" in text:
+            return text
+        inside = text.strip("{}")
+        return '{%sdirectory: "%s"}' % (inside + ", " if inside else "", self.saved_at("saved"))
+
     def coordinator_address(self):
         return self.coordinator.address
 
@@ -377,6 +394,7 @@ class Cluster:
             + list(arguments)
             + ["--coordinator", self.coordinator_address()]
             + self.psctl_flags
+            + (self.store_flags() if "audit" in arguments else [])  # it reads the checkpoint
         )
         r = subprocess.run(
             command,
@@ -519,7 +537,7 @@ class Cluster:
             step_ms,
             shards,
             seed,
-            checkpoint,
+            self.checkpoint_setting(checkpoint),
             resources,
             **dict(self.shape, **tables)
         )

@@ -141,17 +141,21 @@ class MachineCluster(Cluster):
         for file in self._tls_flags(os.path.join(self.folder, "certs"), self._certificate(daemon)):
             if os.path.isabs(file):
                 shutil.copy(file, machine.path("tls"))
-        there = ["type", "veth", "peer", "name", "wire", "netns", str(machine.holder.pid)]
-        self._ip("link", "add", daemon.port_name, *there)
-        self._ip("link", "set", daemon.port_name, "master", "bridge", "up")
-        address = self._next_address()
-        machine.address("wire", address)
-        host = address.split("/")[0]
+        host = self.plug(machine, daemon.port_name)
         if daemon is self.coordinator:
             self._attach_volume(machine)
             with open(self.hosts, "r+") as f:
                 f.write(HOSTS % host)
         return host
+
+    def plug(self, machine, port_name):
+        """Connects a machine to the bridge, and returns its address."""
+        there = ["type", "veth", "peer", "name", "wire", "netns", str(machine.holder.pid)]
+        self._ip("link", "add", port_name, *there)
+        self._ip("link", "set", port_name, "master", "bridge", "up")
+        address = self._next_address()
+        machine.address("wire", address)
+        return address.split("/")[0]
 
     def _attach_volume(self, machine):
         at = os.path.join(self.machine_disk, "volume")

@@ -4,7 +4,7 @@ of a counting job.
 The order of samples in a plan (common/plan, common/random) is implemented here a second time, so
 that a snapshot is not judged by the code that made it.
 """
-import glob
+import fnmatch
 import io
 import json
 import os
@@ -12,6 +12,7 @@ import re
 import subprocess
 import zipfile
 
+import saved_files
 from cluster import MASK, Failure, mix, wait_for
 from stage import events
 from tables import Expected
@@ -115,6 +116,7 @@ def tool(cluster, verb, path, *arguments):
     none)."""
     r = subprocess.run(
         [os.path.join(cluster.bin, "psctl"), "checkpoint", verb, path, "--output", "json"]
+        + cluster.store_flags()
         + list(arguments),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -130,12 +132,22 @@ def tool(cluster, verb, path, *arguments):
 
 
 def folder_of(job):
+    if job.cluster.store:
+        return folder_left(job.cluster, job)
     return os.path.join(job.show()["runs_folder"], "checkpoint")
+
+
+def folder_left(c, job):
+    """Returns the folder of the job's checkpoints without asking the coordinator, which may be
+    dead."""
+    name = "%s-%s" % (job.name, job.uid)
+    return c.saved_at("saved/" + name) if c.store else os.path.join(c.runs, name, "checkpoint")
 
 
 def manifests(folder):
     """Returns the manifests, oldest first."""
-    return sorted(glob.glob(os.path.join(glob.escape(folder), "manifest-*.egmanifest")))
+    names = fnmatch.filter(saved_files.names(folder), "manifest-*.egmanifest")
+    return ["%s/%s" % (folder, name) for name in names]
 
 
 def verified(cluster, path):
@@ -230,20 +242,17 @@ def exported(cluster, path, name="exported"):
 
 def flip(path, r, begin=0, end=None):
     """Flips a random bit of the bytes [begin, end) of a file."""
-    at = r.randrange(begin, os.path.getsize(path) if end is None else end)
-    with open(path, "r+b") as f:
-        f.seek(at)
-        byte = f.read(1)[0]
-        f.seek(at)
-        f.write(bytes([byte ^ 1 << r.randrange(8)]))
+    data = bytearray(saved_files.read(path))
+    at = r.randrange(begin, len(data) if end is None else end)
+    data[at] ^= 1 << r.randrange(8)
+    saved_files.write(path, bytes(data))
     return at
 
 
 def block_starts(path):
     """Returns the offset of each block of a shard file (FORMAT.md), and the offset at which the
     payload of each block ends."""
-    with open(path, "rb") as f:
-        data = f.read()
+    data = saved_files.read(path)
     at = 64 + (int.from_bytes(data[16:20], "little") + 31) // 32 * 32
     found = []
     while data[at : at + 4] == b"EGBK":

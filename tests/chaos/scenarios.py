@@ -5,11 +5,13 @@ exact counts.
   scenarios.py --bin build/release/bin [--seed S] [--chain CHAIN] [--long] [names …]
 
 CHAIN is workers, poison, servers, checkpoints, network, proxy, coordinator, power, limits, tables,
-functions, jobs, loops, machines or checker.
+functions, jobs, loops, machines, stores or checker.
 
 The scenarios of a chain run one after another on one cluster of two workers and two servers.
 `--long` runs each scenario in four forms: on 1+1 and on 2+2, on a fresh cluster and in the chain,
 with the daemons' default times. The seed is printed; with the same seed the choices are repeated.
+With `--store s3` or `--store gs` the checkpoints of the jobs are in an object store (tests/stores),
+and a share of the requests to it fails (`--store-faults`).
 The environment variables SEED and KILLS give the seed and the number of kills of R1, of all its
 forms together (`make chaos SEED=7 KILLS=1000`).
 """
@@ -22,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -30,7 +33,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from clocks import HOUR, WallClocks, clock_library  # noqa: E402
 from cluster import Cluster, Failure, metric_samples, power_library, wait_for  # noqa: E402
 from machine_cluster import run_inside_if_needed  # noqa: E402
-from proxy import Rules  # noqa: E402
+from proxy import Rules, share  # noqa: E402
 from random_kills import random_kills, worker_steps  # noqa: E402
 from stage import (
     CHAINS,
@@ -747,6 +750,8 @@ import functions  # noqa: E402,F401
 import jobs  # noqa: E402
 import limits  # noqa: E402,F401
 import loops  # noqa: E402
+import store_scenarios  # noqa: E402
+import stored  # noqa: E402
 import ten_machines  # noqa: E402
 
 
@@ -1545,6 +1550,15 @@ def run_one(name, cluster, seed):
     return True
 
 
+@contextlib.contextmanager
+def open_store(a):
+    """Starts the object store of `--store`, and gives its credentials to all daemons."""
+    with tempfile.TemporaryDirectory(prefix="evergrad-store-") as folder:
+        with stored.ObjectStore(a.store, folder, a.seed, a.store_faults) as store:
+            store.enter_environment()
+            yield store
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -1558,6 +1572,14 @@ def main():
     parser.add_argument("--chain", choices=sorted(CHAINS))
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the logs")
+    parser.add_argument("--store", choices=stored.KINDS, help="keep the checkpoints in a store")
+    parser.add_argument(
+        "--store-faults",
+        type=share,
+        default=0.02,
+        metavar="SHARE",
+        help="of the requests to the store: they fail (default 2%%)",
+    )
     parser.add_argument("names", nargs="*")
     a = parser.parse_args()
     unknown = [n for n in a.names if n not in SCENARIOS]
@@ -1571,15 +1593,23 @@ def main():
         print("skipped: numpy is not installed (deploy/scripts/setup.sh test)")
         return 77
     names = a.names or (CHAINS[a.chain] if a.chain else list(SCENARIOS))
-    if all(n in CHAINS["machines"] for n in names):
+    local = [n for n in names if n in CHAINS["machines"] + CHAINS["power"] + CHAINS["stores"]]
+    if a.store and local:
+        parser.error("--store does not fit these scenarios: %s" % ", ".join(local))
+    if a.store and stored.without_moto(a.store):
+        print("skipped: %s" % stored.without_moto(a.store))
+        return 77
+    if all(n in CHAINS["machines"] + CHAINS["stores"] for n in names):
         run_inside_if_needed()
     print("seed=%d" % a.seed)
     scale = 2.5 if a.long else float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
+    closing = contextlib.ExitStack()
     try:
         # Scenarios that need proxies, a disk that can lose power, workers with functions, or
         # several jobs at once run on separate clusters.
         on_machines = [n for n in names if n in CHAINS["machines"]]
-        names_here = [n for n in names if n not in on_machines]
+        with_stores = [n for n in names if n in CHAINS["stores"]]
+        names_here = [n for n in names if n not in on_machines + with_stores]
         apart = ("proxy", "power", "functions", "jobs", "loops")
         groups = [[n for n in names_here if n in CHAINS[chain]] for chain in apart]
         groups = [
@@ -1597,6 +1627,8 @@ def main():
             )
             groups = [g for g in groups if g[0] not in unpowered]
             left_out = [(n, "any form") for n in unpowered]
+
+        store = closing.enter_context(open_store(a)) if a.store else None
 
         def cluster(servers, workers, group):
             proxied = group[0] in CHAINS["proxy"]
@@ -1619,7 +1651,9 @@ def main():
                 worker_binary="evergrad-example-worker"
                 if group[0] in CHAINS["functions"]
                 else "evergrad-worker",
-            ).up()
+            )
+            c.store = store
+            c.up()
             # Each scenario runs in `forms` forms. KILLS is the number of kills in all of them
             # together.
             c.forms = 4 if a.long else 1
@@ -1650,12 +1684,23 @@ def main():
             except Skipped as why:
                 print("skipped %-6s %s" % (n, why))
                 left_out.append((n, "ten machines"))
+        for n in with_stores:
+            try:
+                with store_scenarios.cluster(n, a.bin, a.seed, scale, a.long, a.keep) as c:
+                    run(n, c.up(), "its own store")
+            except Skipped as why:
+                print("skipped %-6s %s" % (n, why))
+                left_out.append((n, "its own store"))
+        if store:
+            print("the store: %d of %d recent requests failed" % store.faults())
     except Failure as why:
         print("FAILED: %s" % why)
         return 1
     except Exception:
         traceback.print_exc()
         return 1
+    finally:
+        closing.close()
     for n, form in left_out:
         if n in passed:
             print("not run: %s in the form %s" % (n, form))

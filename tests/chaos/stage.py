@@ -18,6 +18,7 @@ CHAINS = {
     "jobs": [],
     "loops": [],
     "machines": [],
+    "stores": [],
     "checker": [],
 }
 

@@ -1,5 +1,6 @@
 """Checks of the rendered manifests of deploy/kubernetes. Each check is a function of a Cluster that
 returns a list of findings. kubernetes_test.py runs the checks, and shows that each can fail."""
+import ipaddress
 import os
 import re
 
@@ -13,8 +14,26 @@ ROLES = {  # role: (program, kind, port, port of the metrics)
 }
 COMPONENT = "app.kubernetes.io/component"
 WATCHES = "evergrad.dev/watches-notices"
+# The label of the pods that read and write an object store, and the roles that may have it.
+USES_STORE = "evergrad.dev/uses-store"
+STORE_ROLES = ("coordinator", "ps-server")
+STORE_CONFIG = "evergrad-store"
+# The flags of these roles whose values are keys of the ConfigMap STORE_CONFIG.
+STORE_FLAGS = {
+    "--s3-endpoint": "S3_ENDPOINT",
+    "--s3-region": "S3_REGION",
+    "--s3-addressing": "S3_ADDRESSING",
+    "--store-ca": "STORE_CA",
+    "--store-metadata-credentials": "STORE_METADATA_CREDENTIALS",
+}
+SECRET_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+# The annotation of a service account for each kind of identity that has one.
+IDENTITY_ANNOTATIONS = {
+    "gke": ("iam.gke.io/gcp-service-account", r"[^@]+@[^@]+\.iam\.gserviceaccount\.com"),
+    "irsa": ("eks.amazonaws.com/role-arn", r"arn:aws:iam::[^:]+:role/.+"),
+}
 # Storage classes that the managed clusters of a cloud have by default.
-BUILT_IN_CLASSES = {"premium-rwo", "standard-rwx", "managed-csi-premium"}
+BUILT_IN_CLASSES = {"premium-rwo", "managed-csi-premium"}
 AWAY = [
     {"key": "node.kubernetes.io/" + why, "operator": "Exists", "effect": "NoExecute"}
     | {"tolerationSeconds": 10}
@@ -46,7 +65,13 @@ CLOUDS = {  # cloud: labels of spot nodes, toleration, value of the notice flag,
 
 
 class Cluster:
-    """The objects of one overlay with its components, and the properties that they must have."""
+    """The objects of one overlay with its components, and the properties that they must have.
+
+    `store` is the scheme of the URI of the checkpoints ("s3" or "gs"), or None if they are on a
+    shared volume. `identity` is the origin of the credentials: "gke", "irsa", "pod-identity",
+    "keys" or None. `endpoint` is the service that the cluster uses in place of its cloud's, and
+    `own_ca` whether this service has a certificate authority of its own. `data_volume` is whether
+    the workers read data from a volume."""
 
     def __init__(
         self,
@@ -56,10 +81,17 @@ class Cluster:
         gpu=False,
         autoscaler=None,
         version="0.1.0",
+        store=None,
+        identity=None,
+        endpoint="",
+        own_ca=False,
+        data_volume=False,
     ):
-        self.docs, self.cloud = docs, CLOUDS.get(cloud)
+        self.docs, self.cloud, self.cloud_name = docs, CLOUDS.get(cloud), cloud
         self.servers_on_spot, self.gpu, self.version = servers_on_spot, gpu, version
         self.autoscaler = autoscaler  # the kind of object that sets the number of workers
+        self.store, self.identity, self.endpoint = store, identity, endpoint
+        self.own_ca, self.data_volume = own_ca, data_volume
 
     def of(self, *kinds):
         return [d for d in self.docs if d["kind"] in kinds]
@@ -84,6 +116,13 @@ class Cluster:
 
     def on_spot(self, role):
         return self.cloud and (role == "worker" or role == "ps-server" and self.servers_on_spot)
+
+    def uses_store(self, role):
+        return bool(self.store) and role in STORE_ROLES
+
+    def store_setting(self, key):
+        config = self.get("ConfigMap", STORE_CONFIG)
+        return config["data"].get(key) if config else None
 
 
 def containers(template):
@@ -213,6 +252,9 @@ def selectors(c):
                 if "podSelector" in peer and "namespaceSelector" not in peer:
                     named.append((policy, peer["podSelector"]))
     for d, selector in named:
+        # A shared volume takes the label from the pods, and leaves the policies for the label.
+        if not c.store and selector.get("matchLabels", {}).get(USES_STORE) == "true":
+            continue
         if not any(matches(selector, labels) for labels in pods):
             found.append("%s %s: selects no pod" % (d["kind"], d["metadata"]["name"]))
     for name, template, _ in c.workloads():
@@ -257,7 +299,8 @@ def ports(c):
             address = flag(container, "--coordinator")
             if address and address != "evergrad-coordinator:4000":
                 found.append("%s: --coordinator is %s" % (name, address))
-    known = {p for _, _, port, metrics in ROLES.values() for p in (port, metrics)} | {53, 80, 988}
+    known = {p for _, _, port, metrics in ROLES.values() for p in (port, metrics)}
+    known |= {53, 80, 443, 988}
     for policy in c.of("NetworkPolicy"):
         for rule in policy["spec"].get("ingress", []) + policy["spec"].get("egress", []):
             for p in rule.get("ports", [{"port": "any"}]):
@@ -440,7 +483,7 @@ def program_flags(c):
                     found.append("%s: %s has no flag %s" % (name, program, f))
                 if f.startswith(("--insecure", "--failpoint")):
                     found.append("%s: %s" % (name, f))
-            known = {e["name"] for e in container.get("env", [])}
+            known = set(variables(c, container))
             for variable in re.findall(r"\$\((\w+)\)", " ".join(line)):
                 if variable not in known:
                     found.append("%s: no variable %s" % (name, variable))
@@ -452,8 +495,8 @@ def program_flags(c):
     for role, name, want in (
         ("coordinator", "--state-dir", ["/var/lib/evergrad/state"]),
         ("coordinator", "--runs", ["/runs"]),
-        ("coordinator", "--checkpoint-root", ["/checkpoints"]),
-        ("ps-server", "--checkpoint-root", ["/checkpoints", "/runs"]),
+        ("coordinator", "--checkpoint-root", ["$(CHECKPOINTS)"]),
+        ("ps-server", "--checkpoint-root", ["$(CHECKPOINTS)", "/runs"]),
         ("worker", "--data-root", ["/data"]),
         ("worker", "--name", ["$(POD_NAME)"]),
     ):
@@ -474,11 +517,37 @@ def program_flags(c):
     return found
 
 
+def variables(c, container):
+    """Returns the environment of a container as {name: value}. The value of a variable that has its
+    value from another object than a ConfigMap is None."""
+    found = {}
+    for source in container.get("envFrom", []):
+        config = c.get("ConfigMap", source.get("configMapRef", {}).get("name"))
+        found.update(config["data"] if config else {})
+    for entry in container.get("env", []):
+        reference = entry.get("valueFrom", {}).get("configMapKeyRef")
+        config = reference and c.get("ConfigMap", reference["name"])
+        value = config["data"].get(reference["key"]) if config else entry.get("value")
+        found[entry["name"]] = value
+    return found
+
+
+def expanded_flags(c, container):
+    """Returns [(flag, value)] of a container, with the values of its variables."""
+    known = variables(c, container)
+    return [
+        (f, v and re.sub(r"\$\((\w+)\)", lambda m: known.get(m[1]) or "", v))
+        for f, v in flags(container)
+    ]
+
+
 def references(c):
     """Checks that the objects that a pod names exist, and that every folder in a flag is on a
     volume."""
     found = []
     secrets = {d["spec"]["secretName"] for d in c.of("Certificate")}
+    secrets |= {d["metadata"]["name"] for d in c.of("Secret")}
+    configs = {d["metadata"]["name"] for d in c.of("ConfigMap")}
     classes = {d["metadata"]["name"] for d in c.of("StorageClass")} | BUILT_IN_CLASSES
     claims = c.of("PersistentVolumeClaim")
     for name, template, d in c.workloads():
@@ -507,21 +576,154 @@ def references(c):
             if config and not c.get("ConfigMap", config):
                 found.append("%s: no ConfigMap %s" % (name, config))
         for container in containers(template):
+            for kind, named in sources(container):
+                if named not in (secrets if kind.startswith("secret") else configs):
+                    found.append("%s: nothing makes %s, which a variable names" % (name, named))
             mounts = {m["mountPath"]: m for m in container.get("volumeMounts", [])}
             for m in mounts.values():
                 if m["name"] not in volumes:
                     found.append("%s: no volume %s" % (name, m["name"]))
-            for f, value in flags(container):
+            for f, value in expanded_flags(c, container):
                 if value and value.startswith("/"):
                     if not any((value + "/").startswith(p + "/") for p in mounts):
                         found.append("%s: %s is on no volume" % (name, f))
-            for path, want in (("/data", True), ("/etc/evergrad/tls", True)):
+            for path, want in (
+                ("/data", True),
+                ("/etc/evergrad/tls", True),
+                ("/etc/evergrad/store", True),
+            ):
                 if path in mounts and mounts[path].get("readOnly", False) != want:
                     found.append("%s: %s is writable" % (name, path))
     for claim in claims:
         wanted = claim["spec"].get("storageClassName")
         if wanted and wanted not in classes:
             found.append("claim %s: no class %s" % (claim["metadata"]["name"], wanted))
+    return found
+
+
+def sources(container):
+    """Yields (kind of reference, name) of each Secret and ConfigMap that gives variables."""
+    for entry in container.get("env", []):
+        for kind in ("configMapKeyRef", "secretKeyRef"):
+            if kind in entry.get("valueFrom", {}):
+                yield kind, entry["valueFrom"][kind]["name"]
+    for source in container.get("envFrom", []):
+        for kind in ("configMapRef", "secretRef"):
+            if kind in source:
+                yield kind, source[kind]["name"]
+
+
+def volume_behind(template, path):
+    """Returns the volume that is mounted at `path` in the first container of a pod, or None. The
+    volume of a claim template is {"name": …} alone."""
+    for m in template["spec"]["containers"][0]["volumeMounts"]:
+        if m["mountPath"] == path:
+            found = [v for v in template["spec"]["volumes"] if v["name"] == m["name"]]
+            return found[0] if found else {"name": m["name"]}
+    return None
+
+
+def storage(c):
+    """Checks the places of checkpoints, runs and data."""
+    found = []
+    place = c.store_setting("CHECKPOINTS")
+    if place is None:
+        return ["no place of the checkpoints"]
+    shared = {"name": "shared", "persistentVolumeClaim": {"claimName": "evergrad-shared"}}
+    want = r"%s://[^/]+/.+" % c.store if c.store else "/checkpoints"
+    if not re.fullmatch(want, place):
+        found.append("CHECKPOINTS is %s" % place)
+    for role in STORE_ROLES:
+        template = c.role(role)[0]
+        if not c.store and volume_behind(template, "/checkpoints") != shared:
+            found.append("%s: /checkpoints is not on the shared volume" % role)
+    # The runs are on a volume that outlives the pod. Servers use the folder only if it is shared.
+    runs = volume_behind(c.role("coordinator")[0], "/runs")
+    if runs not in (shared, {"name": "state"}) or runs == {"name": "state"} and not c.store:
+        found.append("coordinator: /runs is on %s" % runs)
+    of_server = volume_behind(c.role("ps-server")[0], "/runs")
+    if (of_server == shared) != (runs == shared):
+        found.append("ps-server: /runs is on %s" % of_server)
+    data = volume_behind(c.role("worker")[0], "/data")
+    if (data == shared) != c.data_volume:
+        found.append("worker: /data is on %s" % data)
+    return found
+
+
+def object_store(c):
+    """Checks the settings of an object store: exactly the coordinator, the servers and the Jobs of
+    psctl have the URI, and only the coordinator and the servers have flags and keys."""
+    found = []
+    want = {
+        "S3_ENDPOINT": c.endpoint,
+        "S3_REGION": c.store_setting("S3_REGION"),
+        "S3_ADDRESSING": "auto",
+        "STORE_CA": "/etc/evergrad/store/ca.crt" if c.own_ca else "",
+        "STORE_METADATA_CREDENTIALS": "true" if c.identity == "gke" else "false",
+    }
+    for key, value in want.items():
+        if value is None or c.store_setting(key) != value:
+            found.append("%s is %r, want %r" % (key, c.store_setting(key), value))
+    for name, template, _ in c.workloads():
+        role = pod_labels(template).get(COMPONENT)
+        if (pod_labels(template).get(USES_STORE) == "true") != c.uses_store(role):
+            found.append("%s: the label %s" % (name, USES_STORE))
+        for container in containers(template):
+            given = flags(container)
+            have = {f: v for f, v in given if f.startswith(("--s3-", "--gcs-", "--store-"))}
+            wanted = {f: "$(%s)" % key for f, key in STORE_FLAGS.items()}
+            if have != (wanted if role in STORE_ROLES else {}):
+                found.append("%s: flags of the store: %s" % (name, have))
+            whole = [("configMapRef", STORE_CONFIG)] if role in STORE_ROLES else []
+            whole += [("configMapKeyRef", STORE_CONFIG)] if role == "psctl" else []
+            secret = [s for s in sources(container) if s[0].startswith("secret")]
+            if [s for s in sources(container) if s not in secret] != whole:
+                found.append("%s: variables from %s" % (name, list(sources(container))))
+            keys = 2 if c.identity == "keys" and c.uses_store(role) else 0
+            if len(secret) != keys:
+                found.append("%s: keys of the store: %s" % (name, secret))
+            found += ["%s: %s" % (name, f) for f in _exposed_secrets(container)]
+    job = c.get("Job", "first-job")
+    if job:
+        env = containers(job["spec"]["template"])[0].get("env", [])
+        if [e["name"] for e in env] != ["CHECKPOINTS"]:
+            found.append("the Job of psctl: variables %s" % env)
+    return found
+
+
+def _exposed_secrets(container):
+    """Yields each key of a store that is not from a Secret."""
+    for entry in container.get("env", []):
+        if entry["name"] in SECRET_VARIABLES:
+            reference = entry.get("valueFrom", {}).get("secretKeyRef", {})
+            if reference.get("key") != entry["name"] or "value" in entry:
+                yield "the variable %s is not from a Secret" % entry["name"]
+    for word in words(container):
+        if re.search(r"(?i)secret|\$\(AWS_", word):
+            yield "a key in an argument: %s" % word
+
+
+def store_identity(c):
+    """Checks that exactly the service accounts of the coordinator and the servers have the
+    annotation of the cluster's kind of identity."""
+    found = []
+    annotation, form = IDENTITY_ANNOTATIONS.get(c.identity, (None, None))
+    known = {a for a, _ in IDENTITY_ANNOTATIONS.values()}
+    for account in c.of("ServiceAccount"):
+        name = account["metadata"]["name"]
+        have = account["metadata"].get("annotations") or {}
+        role = name.removeprefix("evergrad-")
+        want = {annotation} if annotation and c.uses_store(role) else set()
+        # On a shared volume the annotation of the overlay has no effect.
+        if c.store and set(have) & known != want:
+            found.append("%s: annotations %s" % (name, sorted(have)))
+        for key in want & set(have):
+            if not re.fullmatch(form, have[key]):
+                found.append("%s: %s is %s" % (name, key, have[key]))
+    for role in STORE_ROLES:
+        template = c.role(role)[0]
+        if template["spec"]["serviceAccountName"] != "evergrad-" + role:
+            found.append("%s: account" % role)
     return found
 
 
@@ -667,19 +869,32 @@ def _allows(c, direction, labels, peer, port):
                 return True
             for one in peers:
                 if isinstance(peer, str):
-                    if one.get("ipBlock", {}).get("cidr", "").split("/")[0] in (peer, "0.0.0.0"):
+                    if "ipBlock" in one and _in_block(one["ipBlock"], peer):
                         return True
                 elif "namespaceSelector" not in one and matches(one.get("podSelector"), peer):
                     return True
     return False
 
 
+def _in_block(block, address):
+    """Returns whether an `ipBlock` of a policy holds an address."""
+    address = ipaddress.ip_address(address)
+    return address in ipaddress.ip_network(block["cidr"]) and not any(
+        address in ipaddress.ip_network(hole) for hole in block.get("except", [])
+    )
+
+
 METADATA = "169.254.169.254"
+GKE_METADATA = "169.254.169.252"  # of clusters with Calico, at port 988
+POD_IDENTITY = "169.254.170.23"  # the agent of EKS
+# A private address, a public one, and one of IPv6.
+OTHERS = ("10.9.8.7", "203.0.113.9", "2001:db8::9")
 
 
 def network(c):
-    """Checks that exactly the connections of a table are allowed, and that only daemons that watch
-    for a notice reach the metadata address."""
+    """Checks that exactly the connections of a table are allowed. Only daemons that watch for a
+    notice, or that get credentials there, reach the metadata address. Only the coordinator and the
+    servers reach an object store, and only if the cluster uses one."""
     found = []
     pods = {pod_labels(t).get(COMPONENT): pod_labels(t) for _, t, _ in c.workloads()}
     want = {
@@ -709,10 +924,19 @@ def network(c):
         watches = bool(c.on_spot(role))
         if (labels.get(WATCHES) == "true") != watches:
             found.append("%s: the label %s" % (role, WATCHES))
-        if _allows(c, "egress", labels, METADATA, 80) != watches:
-            found.append("%s: the metadata address" % role)
-        if any(_allows(c, "egress", labels, "10.9.8.7", p) for p in (22, 80, 443, 4000)):
-            found.append("%s: other addresses" % role)
+        store = c.uses_store(role)
+        metadata = watches or (store and c.identity == "gke")
+        for address, port, want in (
+            (METADATA, 80, metadata),
+            (GKE_METADATA, 988, metadata and c.cloud_name == "gke"),
+            (POD_IDENTITY, 80, store and c.identity == "pod-identity"),
+            *((other, 443, store) for other in OTHERS),
+            *((other, p, False) for other in OTHERS for p in (22, 80, 988, 4000, 8443)),
+            *((other, 443, False) for other in (METADATA, GKE_METADATA, POD_IDENTITY, "fe80::1")),
+        ):
+            if _allows(c, "egress", labels, address, port) != want:
+                said = "not allowed" if want else "allowed"
+                found.append("%s -> %s:%d: %s" % (role, address, port, said))
     dns = c.get("NetworkPolicy", "allow-dns")
     if not dns or {p["port"] for r in dns["spec"]["egress"] for p in r["ports"]} != {53}:
         found.append("no DNS")
@@ -956,6 +1180,9 @@ CHECKS = [
     resources,
     program_flags,
     references,
+    storage,
+    object_store,
+    store_identity,
     disruption,
     autoscaling,
     network,

@@ -12,6 +12,7 @@ import os
 import re
 import struct
 import sys
+import types
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -93,6 +94,39 @@ class Image(unittest.TestCase):
         with open(os.path.join(ROOT, "deploy", "image", "Containerfile")) as f:
             said = dict(re.findall(r'(?m)^ENV (\w+)="(.*)"$', f.read()))
         self.assertEqual(said, sandbox.IMAGE_ENV)
+
+
+class FakePod:
+    object = {
+        "metadata": {"name": "a-pod", "namespace": "evergrad"},
+        "spec": {"nodeName": "a-node"},
+    }
+    sandbox = types.SimpleNamespace(address="10.0.0.1")
+
+    def config(self, name):
+        return {"places": {"A": "1", "B": "2"}}[name]
+
+
+class Environment(unittest.TestCase):
+    def test_a_container_has_the_texts_of_config_maps_and_its_own_variables_win(self):
+        container = kubelet.Container.__new__(kubelet.Container)
+        container.pod = FakePod()
+        container.spec = {
+            "envFrom": [{"configMapRef": {"name": "places"}}],
+            "env": [
+                {"name": "B", "value": "3"},
+                {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "places", "key": "A"}}},
+            ],
+        }
+        found = container.env()
+        self.assertEqual([found[name] for name in "ABC"], ["1", "3", "1"])
+
+    def test_a_variable_from_a_secret_is_an_error(self):
+        container = kubelet.Container.__new__(kubelet.Container)
+        container.pod = FakePod()
+        container.spec = {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "keys"}}}]}
+        with self.assertRaisesRegex(ValueError, "env A: unknown source"):
+            container.env()
 
 
 class Values(unittest.TestCase):

@@ -9,10 +9,12 @@ that each check can fail.
 kustomize and the Python packages come from deploy/scripts/tools.sh and venv.sh, which
 `./evergrad test` calls. Without them the tests are skipped (exit code 77).
 """
+import base64
 import copy
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,24 +56,78 @@ VERSIONS = ("1.35", "1.36", "1.37")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PSCTL = None
 # name: (overlay, components added to it, folder of the job, arguments of its Cluster)
+GKE = {"cloud": "gke", "store": "gs", "identity": "gke"}
+EKS = {"cloud": "eks", "store": "s3", "identity": "irsa"}
+AKS = {"cloud": "aks", "data_volume": True}
 CLUSTERS = {
-    "local": ("local", [], "first-local", {}),
-    "gke-spot": ("gke-spot", [], "first", {"cloud": "gke"}),
-    "eks-spot": ("eks-spot", [], "first", {"cloud": "eks"}),
-    "aks-spot": ("aks-spot", [], "first", {"cloud": "aks"}),
+    "local": ("local", [], "first-local", {"data_volume": True}),
+    "gke-spot": ("gke-spot", [], "first", GKE),
+    "eks-spot": ("eks-spot", [], "first", EKS),
+    "aks-spot": ("aks-spot", [], "first", AKS),
+    "gke with the shared volume": (
+        "gke-spot",
+        ["shared-storage"],
+        "first",
+        {"cloud": "gke", "data_volume": True},
+    ),
+    "eks with Pod Identity": (
+        "eks-spot",
+        ["workload-identity/eks-pod-identity"],
+        "first",
+        EKS | {"identity": "pod-identity"},
+    ),
+    "aks with an S3-compatible store": (
+        "aks-spot",
+        ["object-store", "s3-credentials", "store-ca"],
+        "first",
+        AKS
+        | {
+            "store": "s3",
+            "identity": "keys",
+            "endpoint": "https://store.example.org",
+            "own_ca": True,
+        },
+    ),
+}
+# The additions of a user to the kustomization of such a cluster, and the files beside it.
+ADDED = {
+    "aks with an S3-compatible store": {
+        "patches": [{"path": "store.yaml"}],
+        "secretGenerator": [
+            {"name": "evergrad-s3-credentials", "namespace": "evergrad"}
+            | {"envs": ["credentials.env"]}
+        ],
+        "configMapGenerator": [
+            {"name": "evergrad-store-ca", "namespace": "evergrad", "files": ["ca.crt"]}
+        ],
+    }
+}
+ADDED_FILES = {
+    "store.yaml": """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: evergrad-store, namespace: evergrad}
+data:
+  CHECKPOINTS: s3://a-bucket/checkpoints
+  S3_ENDPOINT: https://store.example.org
+  S3_REGION: us-east-1
+""",
+    "ca.crt": "a certificate in PEM form\n",
 }
 # Workers have one autoscaler, so a cluster "with every component" has only one of the two.
 AUTOSCALERS = {"hpa": "HorizontalPodAutoscaler", "keda": "ScaledObject"}
-for _cloud, _scaler in (("gke", "hpa"), ("eks", "hpa"), ("aks", "keda")):
+for _cloud, _scaler, _given in (("gke", "hpa", GKE), ("eks", "hpa", EKS), ("aks", "keda", AKS)):
     CLUSTERS[_cloud + " with every component"] = (
         _cloud + "-spot",
-        ["gpu", "prometheus", "grafana", "servers-on-spot/" + _cloud, _scaler],
+        ["gpu", "prometheus", "grafana", "servers-on-spot/" + _cloud, _scaler]
+        + ([] if _given is AKS else ["shared-data"]),
         "first",
-        {
-            "cloud": _cloud,
+        _given
+        | {
             "servers_on_spot": True,
             "gpu": True,
             "autoscaler": AUTOSCALERS[_scaler],
+            "data_volume": True,
         },
     )
 
@@ -102,9 +158,26 @@ def render(name):
                 "resources": [path("overlays", overlay)],
                 "components": [path("components", c) for c in components],
             }
-            json.dump(wanted, f)
+            json.dump(wanted | ADDED.get(name, {}), f)
+        if name in ADDED:
+            write_added_files(folder)
         docs = build(folder) + build(os.path.join(FOLDER, "jobs", job))
     return Cluster(docs, version=version(), **expected)
+
+
+def write_added_files(folder):
+    """Writes the files of ADDED_FILES, and the example of a file with keys."""
+    for name, text in ADDED_FILES.items():
+        with open(os.path.join(folder, name), "w") as f:
+            f.write(text)
+    example = os.path.join(FOLDER, "components", "s3-credentials", "credentials.env.example")
+    shutil.copy(example, os.path.join(folder, "credentials.env"))
+
+
+def kustomizations(text):
+    """Returns the kustomizations in the code blocks of a page."""
+    blocks = re.findall(r"(?ms)^```yaml\n(.*?)^```$", text)
+    return [b for b in blocks if "\nkind: Kustomization\n" in b]
 
 
 COMPONENT_RULES = os.path.join(FOLDER, "components", "prometheus", "rules.yaml")
@@ -188,7 +261,7 @@ class Manifests(unittest.TestCase):
 
     def test_every_component_and_job_is_in_a_cluster_of_this_test(self):
         # the overlays themselves use these components
-        used = {"cert-manager", "certs-job", "shared-storage"}
+        used = {"cert-manager", "certs-job", "object-store", "workload-identity"}
         for _, components, _, _ in CLUSTERS.values():
             used |= {c.split("/")[0] for c in components}
         self.assertEqual(set(os.listdir(os.path.join(FOLDER, "components"))), used)
@@ -225,14 +298,77 @@ class Manifests(unittest.TestCase):
             )
             self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 
-    def test_the_first_job_is_a_valid_job(self):
+    def validate_first_job(self, checkpoints):
         if PSCTL is None:
             self.skipTest("no psctl (--bin)")
         path = os.path.join(FOLDER, "jobs", "first", "job.yaml")
-        r = subprocess.run(
-            [PSCTL, "job", "validate", path], capture_output=True, text=True, timeout=60
+        return subprocess.run(
+            [PSCTL, "job", "validate", path],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=os.environ | {"CHECKPOINTS": checkpoints},
         )
-        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+
+    def test_the_first_job_is_a_valid_job_on_each_kind_of_storage(self):
+        for place in ("/checkpoints", "s3://a-bucket/checkpoints", "gs://a-bucket/checkpoints"):
+            with self.subTest(place):
+                r = self.validate_first_job(place)
+                self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+
+    def test_a_bucket_that_is_not_filled_in_is_refused(self):
+        for name in ("gke-spot", "eks-spot"):
+            with self.subTest(name):
+                place = cluster(name).store_setting("CHECKPOINTS")
+                self.assertIn("://BUCKET/", place)
+                r = self.validate_first_job(place)
+                self.assertNotEqual(r.returncode, 0, r.stdout)
+                self.assertIn("BUCKET", r.stdout + r.stderr)
+
+    def test_the_keys_of_a_store_are_in_a_secret_and_nowhere_else(self):
+        c = cluster("aks with an S3-compatible store")
+        (secret,) = c.of("Secret")
+        # kustomize appends a hash of the contents, so new keys restart the pods.
+        self.assertRegex(secret["metadata"]["name"], r"^evergrad-s3-credentials-\w+$")
+        self.assertEqual(set(secret["data"]), set(checks.SECRET_VARIABLES))
+        others = json.dumps([d for d in c.docs if d["kind"] != "Secret"])
+        for value in secret["data"].values():
+            self.assertNotIn(value, others)
+            self.assertNotIn(base64.b64decode(value).decode(), others)
+
+    def test_a_file_with_keys_is_ignored_by_git(self):
+        for name, wanted in (("credentials.env", 0), ("credentials.env.example", 1)):
+            path = os.path.join(FOLDER, "components", "s3-credentials", name)
+            r = subprocess.run(["git", "-C", ROOT, "check-ignore", "--quiet", path], timeout=60)
+            if r.returncode == 128:
+                self.skipTest("no git repository")
+            self.assertEqual(r.returncode, wanted, name)
+
+    def test_the_kustomizations_of_the_pages_render(self):
+        pages = ("docs/deploy_kubernetes.md", "deploy/kubernetes/README.md")
+        for page in pages:
+            with open(os.path.join(ROOT, page)) as f:
+                found = kustomizations(f.read())
+            self.assertTrue(found, page)
+            for number, text in enumerate(found):
+                with self.subTest(page=page, number=number):
+                    kinds = {d["kind"] for d in self.render_of_page(text)}
+                    self.assertIn("StatefulSet", kinds)
+
+    def render_of_page(self, text):
+        """Renders a kustomization of a page, in a folder that is not beside the checkout."""
+        with tempfile.TemporaryDirectory(dir=os.path.join(ROOT, "build")) as folder:
+            write_added_files(folder)
+            with open(os.path.join(folder, "kustomization.yaml"), "w") as f:
+                f.write(text.replace("../evergrad/", os.path.relpath(ROOT, folder) + "/"))
+            return build(folder)
+
+    def test_a_component_that_does_not_exist_is_found_in_a_page(self):
+        with open(os.path.join(ROOT, "docs", "deploy_kubernetes.md")) as f:
+            text = kustomizations(f.read())[0]
+        self.assertIn("overlays/gke-spot", text)
+        with self.assertRaisesRegex(AssertionError, "kustomize build"):
+            self.render_of_page(text.replace("overlays/gke-spot", "overlays/gke-spots"))
 
     @unittest.skipUnless(shutil.which("openssl"), "no openssl")
     def test_the_job_of_certificates_runs_and_can_be_repeated(self):
@@ -334,7 +470,53 @@ def argument(role, before, after):
     return mutate
 
 
+def labels_of(role):
+    return lambda c: c.role(role)[0]["metadata"]["labels"]
+
+
+def annotations_of(role):
+    account = named("ServiceAccount", "evergrad-" + role)
+    return lambda c: account(c)["metadata"].setdefault("annotations", {})
+
+
+def key_of(c, role, index):
+    """Returns the variable of a container that has the first or the second key of a store."""
+    env = container_of(role)(c)["env"]
+    return next(e for e in env if e["name"] == checks.SECRET_VARIABLES[index])
+
+
+def use_claim(role):
+    """Returns a mutation that puts the shared volume into a pod in place of an empty folder."""
+
+    def mutate(c):
+        volume = next(v for v in pod_of(role)(c)["volumes"] if v["name"] == "shared")
+        del volume["emptyDir"]
+        volume["persistentVolumeClaim"] = {"claimName": "evergrad-shared"}
+
+    return mutate
+
+
+def drop_store_labels(c):
+    for role in checks.STORE_ROLES:
+        del labels_of(role)(c)[checks.USES_STORE]
+
+
+def unmount(role, path):
+    """Returns a mutation that mounts an empty folder of the pod at `path`."""
+
+    def mutate(c):
+        pod_of(role)(c)["volumes"].append({"name": "empty", "emptyDir": {}})
+        mounts = container_of(role)(c)["volumeMounts"]
+        next(m for m in mounts if m["mountPath"] == path)["name"] = "empty"
+
+    return mutate
+
+
 ALL, KEDA = "gke with every component", "aks with every component"
+SHARED, OWN_STORE = "gke with the shared volume", "aks with an S3-compatible store"
+STORE_NAME = checks.STORE_CONFIG
+STORE = named("ConfigMap", STORE_NAME)
+GKE_ACCOUNT, EKS_ROLE = (checks.IDENTITY_ANNOTATIONS[kind][0] for kind in ("gke", "irsa"))
 SERVER, WORKER, COORDINATOR = map(container_of, ("ps-server", "worker", "coordinator"))
 SERVER_POLICY = named("NetworkPolicy", "evergrad-ps-server")
 HPA = named("HorizontalPodAutoscaler", "evergrad-worker")
@@ -343,6 +525,23 @@ DIALED = named("Service", "evergrad-coordinator")
 BUDGET = named("PodDisruptionBudget", "evergrad-ps-server")
 MONITOR = named("PodMonitor", "evergrad-worker")
 CERTIFICATE = named("Certificate", "evergrad-worker")
+
+
+def rule_of(policy):
+    return lambda c: named("NetworkPolicy", policy)(c)["spec"]["egress"][0]
+
+
+STORE_RULE, IDENTITY_RULE = rule_of("evergrad-store"), rule_of("evergrad-store-identity")
+
+
+def submitter(c):
+    return c.get("Job", "first-job")["spec"]["template"]["spec"]["containers"][0]
+
+
+def mount_of_store_ca(c):
+    mounts = SERVER(c)["volumeMounts"]
+    return next(m for m in mounts if m["mountPath"] == "/etc/evergrad/store")
+
 
 MUTATIONS = [  # (check, cluster, mutation)
     ("restricted", "local", put(WORKER, "securityContext", "allowPrivilegeEscalation", True)),
@@ -417,6 +616,7 @@ MUTATIONS = [  # (check, cluster, mutation)
             *("topologySpreadConstraints", 0, "labelSelector", {"matchLabels": {"app": "w"}}),
         ),
     ),
+    ("selectors", "gke-spot", drop_store_labels),
     ("ports", "local", put(SERVER, "ports", 0, "containerPort", 4011)),
     ("ports", "local", argument("worker", "--listen=0.0.0.0:4020", "--listen=0.0.0.0:4000")),
     ("ports", "local", argument("worker", "--metrics-listen=0.0.0.0:9420", None)),
@@ -491,9 +691,14 @@ MUTATIONS = [  # (check, cluster, mutation)
     ),
     ("references", "gke-spot", remove("Certificate", "evergrad-worker")),
     ("references", "local", remove("PersistentVolumeClaim", "evergrad-shared")),
+    ("references", "local", remove("ConfigMap", "evergrad-store")),
+    ("references", OWN_STORE, lambda c: c.docs.remove(c.of("Secret")[0])),
+    ("references", OWN_STORE, put(mount_of_store_ca, "readOnly", False)),
+    ("references", "local", put(STORE, "data", "CHECKPOINTS", "/elsewhere")),
     ("references", "local", remove("ServiceAccount", "evergrad-worker")),
     ("references", "local", remove("PriorityClass", "evergrad-ps-server")),
-    ("references", "eks-spot", remove("StorageClass", "evergrad-shared")),
+    ("references", "eks with every component", remove("StorageClass", "evergrad-shared")),
+    ("references", SHARED, remove("StorageClass", "evergrad-shared")),
     ("references", "local", put(WORKER, "volumeMounts", 0, "mountPath", "/elsewhere")),
     ("references", "local", put(WORKER, "volumeMounts", 0, "readOnly", False)),
     ("references", "local", put(WORKER, "volumeMounts", 0, "name", "nothing")),
@@ -502,6 +707,62 @@ MUTATIONS = [  # (check, cluster, mutation)
         "local",
         put(pod_of("worker"), "volumes", 0, "emptyDir", {}),
     ),
+    ("storage", "gke-spot", put(STORE, "data", "CHECKPOINTS", "/checkpoints")),
+    ("storage", "gke-spot", put(STORE, "data", "CHECKPOINTS", "s3://BUCKET/checkpoints")),
+    ("storage", "eks-spot", put(STORE, "data", "CHECKPOINTS", "s3://BUCKET")),
+    ("storage", "local", put(STORE, "data", "CHECKPOINTS", "gs://BUCKET/checkpoints")),
+    ("storage", "local", remove("ConfigMap", "evergrad-store")),
+    ("storage", SHARED, unmount("ps-server", "/checkpoints")),
+    ("storage", SHARED, unmount("coordinator", "/checkpoints")),
+    ("storage", SHARED, unmount("coordinator", "/runs")),
+    ("storage", SHARED, unmount("ps-server", "/runs")),
+    ("storage", SHARED, unmount("worker", "/data")),
+    ("storage", "gke-spot", unmount("coordinator", "/runs")),
+    ("storage", "gke-spot", use_claim("worker")),
+    ("storage", "gke-spot", use_claim("ps-server")),
+    ("object_store", "local", put(STORE, "data", "STORE_METADATA_CREDENTIALS", "true")),
+    ("object_store", "gke-spot", put(STORE, "data", "STORE_METADATA_CREDENTIALS", "false")),
+    ("object_store", "eks-spot", put(STORE, "data", "STORE_METADATA_CREDENTIALS", "true")),
+    ("object_store", "gke-spot", put(STORE, "data", "S3_ENDPOINT", "https://store.example.org")),
+    ("object_store", "gke-spot", drop(STORE, "data", "S3_REGION")),
+    ("object_store", OWN_STORE, put(STORE, "data", "STORE_CA", "")),
+    ("object_store", "gke-spot", drop(labels_of("ps-server"), checks.USES_STORE)),
+    ("object_store", "gke-spot", put(labels_of("worker"), checks.USES_STORE, "true")),
+    ("object_store", SHARED, put(labels_of("coordinator"), checks.USES_STORE, "true")),
+    ("object_store", "gke-spot", argument("ps-server", "--store-ca=$(STORE_CA)", None)),
+    ("object_store", "gke-spot", argument("worker", None, "--store-ca=$(STORE_CA)")),
+    (
+        "object_store",
+        "gke-spot",
+        argument("coordinator", "--s3-region=$(S3_REGION)", "--s3-region=$(S3_ENDPOINT)"),
+    ),
+    ("object_store", "gke-spot", drop(COORDINATOR, "envFrom")),
+    ("object_store", "gke-spot", put(WORKER, "envFrom", [{"configMapRef": {"name": STORE_NAME}}])),
+    ("object_store", "gke-spot", drop(submitter, "env")),
+    ("object_store", "gke-spot", put(submitter, "env", 0, "name", "PLACE")),
+    ("object_store", OWN_STORE, lambda c: SERVER(c)["env"].remove(key_of(c, "ps-server", 1))),
+    ("object_store", OWN_STORE, lambda c: WORKER(c)["env"].append(key_of(c, "ps-server", 0))),
+    (
+        "object_store",
+        OWN_STORE,
+        lambda c: key_of(c, "coordinator", 1).update({"value": "a key"}),
+    ),
+    (
+        "object_store",
+        OWN_STORE,
+        lambda c: key_of(c, "coordinator", 1)["valueFrom"]["secretKeyRef"].update({"key": "KEY"}),
+    ),
+    ("object_store", OWN_STORE, argument("ps-server", None, "$(AWS_SECRET_ACCESS_KEY)")),
+    ("store_identity", "gke-spot", drop(annotations_of("ps-server"), GKE_ACCOUNT)),
+    ("store_identity", "gke-spot", put(annotations_of("ps-server"), GKE_ACCOUNT, "evergrad")),
+    ("store_identity", "gke-spot", put(annotations_of("worker"), GKE_ACCOUNT, "a@b")),
+    ("store_identity", "eks-spot", put(annotations_of("coordinator"), EKS_ROLE, "ROLE")),
+    (
+        "store_identity",
+        "eks with Pod Identity",
+        put(annotations_of("coordinator"), EKS_ROLE, "arn:aws:iam::1:role/evergrad"),
+    ),
+    ("store_identity", "gke-spot", put(pod_of("ps-server"), "serviceAccountName", "default")),
     ("disruption", "local", remove("PodDisruptionBudget", "evergrad-ps-server")),
     ("disruption", "local", put(BUDGET, "spec", "maxUnavailable", 2)),
     ("disruption", "local", drop(BUDGET, "spec", "unhealthyPodEvictionPolicy")),
@@ -579,6 +840,27 @@ MUTATIONS = [  # (check, cluster, mutation)
         lambda c: named("NetworkPolicy", "evergrad-worker")(c)["spec"]["egress"].append(
             {"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}
         ),
+    ),
+    ("network", "gke-spot", remove("NetworkPolicy", "evergrad-store")),
+    ("network", "eks-spot", drop(labels_of("coordinator"), checks.USES_STORE)),
+    ("network", "eks-spot", put(labels_of("worker"), checks.USES_STORE, "true")),
+    ("network", SHARED, put(labels_of("coordinator"), checks.USES_STORE, "true")),
+    ("network", "gke-spot", drop(STORE_RULE, "to", 0, "ipBlock", "except")),
+    ("network", "gke-spot", drop(STORE_RULE, "to", 1, "ipBlock", "except")),
+    ("network", "gke-spot", drop(STORE_RULE, "to", 1)),
+    ("network", "gke-spot", drop(STORE_RULE, "ports")),
+    ("network", "gke-spot", put(STORE_RULE, "ports", 0, "port", 80)),
+    (
+        "network",
+        "gke-spot",
+        drop(named("NetworkPolicy", "evergrad-store"), "spec", "podSelector", "matchLabels"),
+    ),
+    ("network", "gke-spot", remove("NetworkPolicy", "evergrad-store-identity")),
+    ("network", "eks with Pod Identity", remove("NetworkPolicy", "evergrad-store-identity")),
+    (
+        "network",
+        "eks with Pod Identity",
+        put(IDENTITY_RULE, "to", 0, "ipBlock", "cidr", "169.254.0.0/16"),
     ),
     ("network", "gke-spot", remove("NetworkPolicy", "evergrad-notices")),
     (

@@ -461,6 +461,22 @@ class Units(support.Case):
         waits = int(re.search(r"^TimeoutStopSec=(\d+)s$", self.unit(self.NAMES[1]), re.M)[1])
         self.assertGreater(waits, drain + 5)
 
+    def test_the_tasks_that_write_checkpoints_get_the_keys_of_a_store_from_an_optional_file(self):
+        for name in self.NAMES:
+            lines = self.unit(name).splitlines()
+            wanted = [] if "worker" in name else ["EnvironmentFile=-/etc/evergrad/credentials.env"]
+            self.assertEqual([w for w in lines if w.startswith("EnvironmentFile")], wanted, name)
+
+    def test_no_unit_keeps_a_task_from_an_object_store(self):
+        for name in self.NAMES:
+            text = self.unit(name)
+            families = re.search(r"^RestrictAddressFamilies=(.*)$", text, re.M)[1].split()
+            # NETLINK is for the C library, which looks up the addresses of the store.
+            self.assertLessEqual({"AF_INET", "AF_INET6", "AF_NETLINK"}, set(families), name)
+            self.assertNotRegex(text, r"(?m)^(IPAddressDeny|PrivateNetwork|InaccessiblePaths)=")
+            # ~/.aws and ~/.config/gcloud are in the state folder, which ProtectHome leaves open.
+            self.assertRegex(text, r"(?m)^StateDirectory=evergrad$")
+
     def test_systemd_accepts_the_units_and_rates_their_exposure(self):
         need("systemd-analyze")
         # systemd-analyze requires that the program of a unit exists. The test therefore reads

@@ -62,15 +62,49 @@ def notices(text):
     found = []
     files = written_files(text)
     settings = yaml.safe_load(re.sub(r"@\w+@", "x", files["/etc/evergrad/settings.yaml"]))
-    cloud = {"Google Compute Engine": "gce", "Amazon EC2": "aws", "Azure": "azure"}[
-        re.search(r"(?m)^# Evergrad: a .* on (.*)\. Fill in", text).group(1)
-    ]
+    cloud = cloud_of(text)
     worker = "ROLE=worker " in files["/etc/evergrad/vm.env"]
     want = cloud if worker else None
     if settings.get("preemption_source") != want:
         found.append("the source of notices: want=%s" % want)
     if ("Restart=on-failure\n" in files["/etc/evergrad/unit.conf"]) != worker:
         found.append("a worker that has left starts again, or another daemon does not")
+    return found
+
+
+def cloud_of(text):
+    """Returns the cloud of a cloud-init file, as the flag --preemption-source names it."""
+    name = re.search(r"(?m)^# Evergrad: a .* on (.*)\. Fill in", text).group(1)
+    return {"Google Compute Engine": "gce", "Amazon EC2": "aws", "Azure": "azure"}[name]
+
+
+def checkpoints(text):
+    """Checks that the coordinator and the servers take the place of the checkpoints from the
+    operator's value, and that only they get credentials for a store from the metadata service, on
+    the two clouds whose store Evergrad can use."""
+    files = written_files(text)
+    values, cloud = files["/etc/evergrad/vm.env"], cloud_of(text)
+    role = re.search(r"(?m)^ROLE=(\S+)", values).group(1)
+    have = yaml.safe_load(re.sub("@ADDRESS@", "x", files["/etc/evergrad/settings.yaml"]))
+    roots = {
+        "coordinator": ["@CHECKPOINTS@"],
+        "ps-server": ["@CHECKPOINTS@", "/srv/evergrad/runs"],
+    }.get(role)
+    uses_store = roots is not None and cloud != "azure"
+    region = "@S3_REGION@" if roots and cloud == "aws" else None
+    found = [
+        "%s is %s, want %s" % (key, have.get(key), want)
+        for key, want in (
+            ("checkpoint_root", roots),
+            ("store_metadata_credentials", True if uses_store else None),
+            ("s3_region", region),
+        )
+        if have.get(key) != want
+    ]
+    if not re.search(r"(?m)^CHECKPOINTS=/srv/evergrad/checkpoints ", values):
+        found.append("CHECKPOINTS is no value of the operator")
+    if bool(re.search(r"(?m)^S3_REGION= ", values)) != bool(region):
+        found.append("the value S3_REGION")
     return found
 
 

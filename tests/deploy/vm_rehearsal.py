@@ -59,6 +59,9 @@ import http.server, os, sys, threading
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path, h = self.path, self.headers
+        if self.server.server_address[1] == 80:
+            with open("/asked", "a") as asked:
+                asked.write(path + "\\n")
         status, body = 404, b""
         if path.startswith("/computeMetadata/v1/instance/service-accounts/default/token"):
             if h.get("Metadata-Flavor") == "Google":
@@ -87,7 +90,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
     do_PUT = do_GET
-# The scripts are told this address, and the daemon uses that of the clouds.
+# The scripts are told this address, and the daemon uses that of the clouds. The file /asked has the
+# requests of the daemon.
 for address in ("127.0.0.1", 8080), ("169.254.169.254", 80):
     server = http.server.ThreadingHTTPServer(address, Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -115,6 +119,7 @@ class Booted:
         for stub, script in STUBS.items():
             self.write("/stub/" + stub, "#!/bin/bash\n" + script, 0o755)
         self.write("/calls", "")
+        self.write("/asked", "")
         self.write("/units", "".join(unit + "\n" for unit in test.units))
         self.write("/service.py", SERVICE)
         test.join(self.machine, number)
@@ -242,10 +247,13 @@ class Rehearsal(Case):
         process = support.Process(self, name, command, self.folder, booted.prefix(as_daemon))
         return process
 
-    def boot(self, cloud, role, name, number, fill_in=True, expect=0):
-        """Makes a machine, which follows its cloud-init file."""
+    def boot(self, cloud, role, name, number, fill_in=True, expect=0, bucket=()):
+        """Makes a machine, which follows its cloud-init file. `bucket` has the values of a machine
+        that has no shared folder."""
         booted = Booted(self, cloud, role, name, number)
         values = ["STORE=" + STORES[cloud], "SHARED=10.80.0.9:/export"] if fill_in else []
+        if bucket:
+            values = ["STORE=" + STORES[cloud], "SHARED=", *bucket]
         r = subprocess.run(
             [sys.executable, os.path.join(vm_files.VM, "render.py"), cloud, role] + values,
             stdin=subprocess.DEVNULL,
@@ -258,8 +266,11 @@ class Rehearsal(Case):
             key = os.stat(booted.machine.path("root", "etc/evergrad/tls/tls.key"))
             self.assertEqual((stat.S_IMODE(key.st_mode), key.st_gid), (0o640, int(UID)))
             self.assertEqual(booted.read("/var/cache/evergrad/evergrad.deb"), "package\n")
-            fstab = booted.read("/etc/fstab")
-            self.assertRegex(fstab, r"(?m)^10\.80\.0\.9:/export /srv/evergrad nfs nfsvers=\S+ 0 0$")
+            if not bucket:
+                fstab = booted.read("/etc/fstab")
+                self.assertRegex(
+                    fstab, r"(?m)^10\.80\.0\.9:/export /srv/evergrad nfs nfsvers=\S+ 0 0$"
+                )
         return booted
 
     def person(self):
@@ -268,11 +279,15 @@ class Rehearsal(Case):
             "--tls-cert /alice/alice.pem --tls-key /alice/alice.key".split()
         )
 
+    def give_certificate(self, coordinator):
+        """Puts the certificate of the user alice on the coordinator's machine."""
+        for name in ("ca.pem", "alice.pem", "alice.key"):
+            coordinator.write("/alice/" + name, read(self.path("certs", name)), 0o600)
+
     def train(self, coordinator):
         data = os.path.join(data_folder(), "fashion-mnist-12k")
         shutil.copytree(data, os.path.join(self.shared, "data", "fashion-mnist-12k"))
-        for name in ("ca.pem", "alice.pem", "alice.key"):
-            coordinator.write("/alice/" + name, read(self.path("certs", name)), 0o600)
+        self.give_certificate(coordinator)
         coordinator.write("/job.yaml", job_yaml())
         coordinator.run(
             "env",

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Tests the cloud-init files of deploy/vm and the page docs/deploy.md. The files and the page are
-checked, and imitated machines follow the files.
+"""Tests the cloud-init files of deploy/vm, and the pages docs/deploy.md and docs/object_stores.md.
+The files and the pages are checked, and imitated machines follow the files.
 
-  vm_test.py --bin build/release/bin [Files|Schema|Page|Machines]
+  vm_test.py --bin build/release/bin [Files|Schema|Page|StorePage|Machines]
 """
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "integration")]
 import vm_files  # noqa: E402
 import vm_rehearsal  # noqa: E402
+from documents import block, blocks  # noqa: E402
 from support import Case, main, read, wait_for, write  # noqa: E402
 
 PARTS = os.path.join(vm_files.VM, "parts")
@@ -67,6 +69,7 @@ class Files(Checks):
                 self.assertEqual(vm_files.shape(text), [])
                 self.assertEqual(vm_files.settings(text, known), [])
                 self.assertEqual(vm_files.notices(text), [])
+                self.assertEqual(vm_files.checkpoints(text), [])
                 for path, script in vm_files.written_files(text).items():
                     self.assertEqual(vm_files.flags_of_commands(script, known), [], path)
 
@@ -92,6 +95,21 @@ class Files(Checks):
         ):
             with self.subTest(words):
                 self.assert_finds(check, text, old, new, words)
+
+    def test_each_mistake_about_checkpoints_is_found(self):
+        for name, old, new, words in (
+            ("ec2-server", '"@CHECKPOINTS@", ', "", "checkpoint_root"),
+            ("gce-coordinator", '["@CHECKPOINTS@"]', "[/srv/evergrad]", "checkpoint_root"),
+            ("gce-server", "store_metadata_credentials: true", "drain_max: 5s", "credentials"),
+            ("azure-server", "log_format:", "store_metadata_credentials: true\n      log_format:")
+            + ("credentials",),
+            ("ec2-coordinator", '"@S3_REGION@"', '"us-east-1"', "s3_region"),
+            ("ec2-coordinator", "S3_REGION= ", "S3_PLACE= ", "the value S3_REGION"),
+            ("gce-worker", "CHECKPOINTS=/srv", "PLACE=/srv", "CHECKPOINTS"),
+        ):
+            with self.subTest(name, new=new):
+                text = vm_files.read("deploy", "vm", name + ".yaml")
+                self.assert_finds(vm_files.checkpoints, text, old, new, words)
 
     def test_the_daemons_have_the_flags_of_the_page_of_flags(self):
         known = vm_files.programs()
@@ -177,6 +195,47 @@ class Page(Checks):
         )
 
 
+class StorePage(Checks, Case):
+    """Checks docs/object_stores.md."""
+
+    def page(self):
+        return vm_files.read("docs", "object_stores.md")
+
+    def test_the_commands_flags_and_metrics_of_the_page_exist(self):
+        self.assertEqual(vm_files.page(self.page()), [])
+
+    def test_each_mistake_of_the_page_is_found(self):
+        for old, new, words in (
+            ("psctl checkpoint verify s3", "psctl checkpoint verity s3", "no such verb"),
+            ("--checkpoint-root s3", "--checkpoint-roof s3", "no flag --checkpoint-roof"),
+            ("--s3-region eu-central-1\n", "--s3-regions eu\n", "no flag --s3-regions"),
+            ("`--store-ca`", "`--store-cas`", "no program has the flag --store-cas"),
+            ("_store_retries_total`", "_store_retried_total`", "no such metric"),
+            ("](clusters.md", "](cluster.md", "leads nowhere"),
+        ):
+            with self.subTest(new):
+                self.assert_finds(vm_files.page, self.page(), old, new, words)
+
+    def test_the_rules_and_policies_are_json(self):
+        found = [json.loads(text) for text in blocks("docs/object_stores.md", "json")]
+        policy, of_s3, of_gcs = found
+        self.assertIn("s3:AbortMultipartUpload", policy["Statement"][0]["Action"])
+        self.assertIn("AbortIncompleteMultipartUpload", of_s3["Rules"][0])
+        self.assertEqual(of_gcs["rule"][0]["action"]["type"], "AbortIncompleteMultipartUpload")
+
+    def test_the_job_of_the_page_is_valid_and_names_the_folder_of_the_daemons(self):
+        text = block("docs/object_stores.md", "yaml", "kind: TrainingJob")
+        path = write(self.path("job.yaml"), text)
+        self.psctl("job", "validate", path)
+        folder = vm_files.yaml.safe_load(text)["spec"]["checkpoint"]["directory"]
+        roots = [
+            line.split("--checkpoint-root ")[1].split()[0]
+            for line in vm_files.commands(vm_files.page_blocks(self.page()))
+            if "--checkpoint-root" in line
+        ]
+        self.assertEqual(roots, [folder, folder])
+
+
 class Machines(vm_rehearsal.Rehearsal):
     """Starts three machines that follow their cloud-init files, each with the store of another
     cloud. They must train a job over TLS, and the worker must leave after a notice."""
@@ -204,6 +263,49 @@ class Machines(vm_rehearsal.Rehearsal):
         worker.notice()
         self.assertEqual(worker.daemon.process.wait(60), 0)
         self.assertIn("leaving: preemption notice: EC2 reclaims", worker.daemon.log())
+
+    def test_machines_with_a_bucket_need_no_shared_folder(self):
+        """The daemons accept the settings, and contact neither the store nor the metadata service
+        before a job names the bucket."""
+        self.make_store()
+        machines = {
+            "coordinator/0": self.boot(
+                *("gce", "coordinator", "evergrad-coordinator", 1),
+                bucket=["CHECKPOINTS=gs://a-bucket/checkpoints"],
+            ),
+            "ps_server/0": self.boot(
+                *("ec2", "server", "evergrad-server-0", 2),
+                bucket=["CHECKPOINTS=s3://a-bucket/checkpoints", "S3_REGION=eu-west-1"],
+            ),
+        }
+        for machine in machines.values():
+            self.assertEqual([c for c in machine.calls() if c.startswith("mount")], [])
+            owner = os.stat(machine.machine.path("root", "srv/evergrad/runs")).st_uid
+            self.assertEqual(str(owner), vm_rehearsal.UID)
+            machine.start_daemon()
+        coordinator, server = machines.values()
+        self.assertIn(
+            'checkpoint_root: ["gs://a-bucket/checkpoints"]\nstore_metadata_credentials: true\n',
+            coordinator.read("/etc/evergrad/coordinator.yaml"),
+        )
+        self.assertIn(
+            'checkpoint_root: ["s3://a-bucket/checkpoints", /srv/evergrad/runs]\n'
+            'store_metadata_credentials: true\ns3_region: "eu-west-1"\n',
+            server.read("/etc/evergrad/ps-server.yaml"),
+        )
+        self.give_certificate(coordinator)
+        wait_for("both tasks", lambda: set(self.tasks(coordinator)) >= set(machines))
+        for machine in machines.values():
+            self.assertEqual(machine.read("/asked"), "")
+
+    def test_a_machine_without_a_shared_folder_and_without_a_bucket_is_refused(self):
+        self.make_store()
+        machine = self.boot(
+            *("gce", "server", "evergrad-server-0", 1),
+            bucket=["CHECKPOINTS=/srv/evergrad/checkpoints"],
+            expect=1,
+        )
+        self.assertIn("CHECKPOINTS must be the URI", machine.said)
 
     def test_a_package_whose_worker_has_one_unit_is_accepted(self):
         self.units = ("evergrad-ps-server@.service",)

@@ -32,8 +32,8 @@ POD_FIELDS = set(
     " tolerations topologySpreadConstraints volumes".split()
 )
 CONTAINER_FIELDS = set(
-    "args command env image imagePullPolicy livenessProbe name ports readinessProbe resources"
-    " securityContext startupProbe terminationMessagePath terminationMessagePolicy"
+    "args command env envFrom image imagePullPolicy livenessProbe name ports readinessProbe"
+    " resources securityContext startupProbe terminationMessagePath terminationMessagePolicy"
     " volumeMounts".split()
 )
 
@@ -112,6 +112,8 @@ class Container:
             "status.podIP": self.pod.sandbox.address,
         }
         found = dict(sandbox.IMAGE_ENV, HOSTNAME=meta["name"])
+        for source in self.spec.get("envFrom", []):
+            found.update(self.pod.config(source["configMapRef"]["name"]))
         for entry in self.spec.get("env", []):
             source = entry.get("valueFrom", {})
             if "fieldRef" in source:
@@ -119,6 +121,9 @@ class Container:
             elif "resourceFieldRef" in source:
                 kind, name = source["resourceFieldRef"]["resource"].split(".")
                 value = str(quantity(self.spec["resources"][kind][name]))
+            elif "configMapKeyRef" in source:
+                reference = source["configMapKeyRef"]
+                value = self.pod.config(reference["name"])[reference["key"]]
             elif source:
                 raise ValueError("env %s: unknown source" % entry["name"])
             else:
@@ -329,6 +334,11 @@ class Pod(threading.Thread):
         os.chown(folder, -1, group)
         os.chmod(folder, 0o2775)
         return folder
+
+    def config(self, name):
+        """Returns the texts of a ConfigMap, which must exist when a container starts."""
+        path = "/api/v1/namespaces/%s/configmaps/%s" % (self.namespace, name)
+        return self.kubelet.api.get(path)["data"]
 
     def claimed(self, name):
         claim = self.kubelet.api.find(

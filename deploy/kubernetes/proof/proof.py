@@ -33,7 +33,7 @@ from stand_ins import CertManager, Dns  # noqa: E402
 INSIDE = "EVERGRAD_PROOF_INSIDE"
 TOOLS = os.path.join(ROOT, "build", "tools")
 OUT = os.path.join(ROOT, "build", "kubernetes-proof")
-OVERLAY = os.path.join(ROOT, "deploy", "kubernetes", "overlays", "gke-spot")
+OVERLAY = os.path.join(HERE, "shared")
 FIRST_JOB = os.path.join(ROOT, "deploy", "kubernetes", "jobs", "first")
 NAMESPACE = "/api/v1/namespaces/evergrad/"
 PODS = NAMESPACE + "pods"
@@ -206,7 +206,7 @@ class Proof:
 
     def apply(self):
         self.transcript.step(
-            "2. The overlay gke-spot is applied; every pod is on a node of its kind"
+            "2. gke-spot with a shared volume is applied; every pod is on a node of its kind"
         )
         original = documents(kustomize(OVERLAY))
         adapted = kustomize(os.path.join(HERE, "overlay"))

@@ -48,7 +48,8 @@ inline http::Response ResponseOf(int status, std::string body = "",
 
 // Thread-safe. Answer and Fail append to a queue, and each request takes the first entry of the
 // queue. A request that finds the queue empty is given to the handler. Without a handler it fails
-// with Internal, which no real client returns, so that a test sees a request that it did not expect.
+// with Internal, which no real client returns, so that a test sees a request that it did not
+// expect.
 class FakeHttpClient final : public http::Client {
  public:
   // Several threads may call a handler at once. No lock is held during the call.
@@ -97,8 +98,8 @@ class FakeHttpClient final : public http::Client {
     }
     if (handler) answer = handler(request);
     if (answer.ok() && answer->body.size() > request.response_bytes_max)
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "the response is too large: limit_bytes=", request.response_bytes_max));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the response is too large: limit_bytes=", request.response_bytes_max));
     return answer;
   }
 

@@ -1,6 +1,8 @@
 // Tests every file system with one contract suite: the local one with and without unnamed files,
-// and the in-memory one. Additional tests run over the in-memory file system alone, and show what
-// remains after a loss of power.
+// the in-memory one, and the one over an object store, which writes each file in one request or in
+// parts. Where object stores differ by design (object_files.h), a case states both results.
+// Additional tests run over the in-memory file system alone, and show what remains after a loss of
+// power.
 #include "common/fs/file_system.h"
 
 #include <fcntl.h>
@@ -12,7 +14,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/object_store/object_files.h"
 #include "tests/support/memory_files/memory_file_system.h"
+#include "tests/support/memory_store/memory_store.h"
 #include "tests/support/temp_folder.h"
 
 namespace evergrad::fs {
@@ -21,13 +25,16 @@ namespace {
 struct Stage {
   test::TempFolder folder;
   fault::Failpoints failpoints;
+  object_store::MemoryBucket bucket;
   std::unique_ptr<FileSystem> files;
   std::string root;
   std::string operator/(const std::string& name) const { return JoinUri(root, name); }
 };
 
-const std::vector<std::string> kKinds = {"local, unnamed files", "local, temporary names",
-                                         "memory"};
+const std::vector<std::string> kKinds = {"local, unnamed files", "local, temporary names", "memory",
+                                         "objects, one request", "objects, parts"};
+bool IsLocal(const std::string& kind) { return kind.substr(0, 5) == "local"; }
+bool HasObjects(const std::string& kind) { return kind.substr(0, 7) == "objects"; }
 
 std::unique_ptr<Stage> Make(const std::string& kind) {
   auto stage = std::make_unique<Stage>();
@@ -35,6 +42,18 @@ std::unique_ptr<Stage> Make(const std::string& kind) {
     stage->files =
         std::make_unique<MemoryFileSystem>(MemoryFileSystem::Options{&stage->failpoints});
     stage->root = "file:///store";
+    REQUIRE(stage->files->MakeFolders(stage->root).ok());
+  } else if (HasObjects(kind)) {
+    object_store::ObjectFileOptions options;
+    options.failpoints = &stage->failpoints;
+    if (kind == "objects, parts") {
+      options.part_bytes = 3;
+      options.read_bytes = 3;
+    }
+    stage->files = object_store::MakeObjectFileSystem(
+        [bucket = &stage->bucket](StoreKind, const std::string&) { return bucket->Open(); },
+        options);
+    stage->root = "s3://bucket/store";
     REQUIRE(stage->files->MakeFolders(stage->root).ok());
   } else {
     stage->files = MakeLocalFileSystem({&stage->failpoints, kind == "local, unnamed files"});
@@ -76,8 +95,44 @@ TEST_CASE("a file without a commit leaves nothing") {
     }
     CHECK(stage->files->List(stage->root)->empty());
     CHECK_FALSE(*stage->files->Exists(*stage / "a"));
-    if (kind != "memory") CHECK(std::filesystem::is_empty(stage->folder / ""));
+    if (IsLocal(kind)) CHECK(std::filesystem::is_empty(stage->folder / ""));
+    if (HasObjects(kind)) {
+      CHECK(stage->bucket.Keys() == std::vector<std::string>{"store/"});
+      CHECK(stage->bucket.uploads() == 0);
+    }
     CHECK(WriteWhole(*stage->files, *stage / "a", "whole").ok());
+  }
+}
+
+TEST_CASE("Replace takes the place of an existing file when it is whole, and of no folder") {
+  for (const std::string& kind : kKinds) {
+    INFO(kind);
+    const auto stage = Make(kind);
+    for (const char* text : {"first", "second, longer"}) {
+      auto file = stage->files->Replace(*stage / "a");
+      REQUIRE(file.ok());
+      REQUIRE((*file)->Append(Bytes(text)).ok());
+      const bool existed = *stage->files->Exists(*stage / "a");
+      if (existed) CHECK(*ReadWhole(*stage->files, *stage / "a", 100) == "first");
+      REQUIRE((*file)->Commit().ok());
+      CHECK(*ReadWhole(*stage->files, *stage / "a", 100) == text);
+    }
+    {
+      auto dropped = stage->files->Replace(*stage / "a");
+      REQUIRE((*dropped)->Append(Bytes("dropped")).ok());
+    }
+    for (const char* failpoint : {"fs.write", "fs.sync", "fs.link"}) {
+      REQUIRE(stage->failpoints.Arm(std::string(failpoint) + "=1*error", 1).ok());
+      auto failing = stage->files->Replace(*stage / "a");
+      REQUIRE(failing.ok());
+      const absl::Status written = (*failing)->Append(Bytes("failed"));
+      CHECK_FALSE((written.ok() && (*failing)->Commit().ok()));
+    }
+    CHECK(*ReadWhole(*stage->files, *stage / "a", 100) == "second, longer");
+    CHECK(stage->files->List(stage->root)->size() == 1);
+    REQUIRE(stage->files->MakeFolders(*stage / "folder").ok());
+    CHECK(stage->files->Replace(*stage / "folder").status().code() ==
+          absl::StatusCode::kFailedPrecondition);
   }
 }
 
@@ -99,7 +154,9 @@ TEST_CASE("no existing file is overwritten") {
   }
 }
 
-TEST_CASE("reads at an offset end at the end of the file, and continue after its removal") {
+TEST_CASE(
+    "reads at an offset end at the end of the file, and continue after its removal, except in an "
+    "object store") {
   for (const std::string& kind : kKinds) {
     INFO(kind);
     const auto stage = Make(kind);
@@ -110,6 +167,13 @@ TEST_CASE("reads at an offset end at the end of the file, and continue after its
     REQUIRE(stage->files->Remove(*stage / "a").ok());
     CHECK_FALSE(*stage->files->Exists(*stage / "a"));
     std::array<std::byte, 4> out{};
+    if (HasObjects(kind)) {
+      const absl::Status removed = (*file)->ReadAt(3, out).status();
+      CHECK(absl::IsNotFound(removed));
+      CHECK(removed.message().find("path=") != std::string::npos);
+      REQUIRE(WriteWhole(*stage->files, *stage / "a", "0123456789").ok());
+      file = stage->files->Open(*stage / "a");
+    }
     CHECK(*(*file)->ReadAt(3, out) == 4);
     CHECK(std::to_integer<char>(out[0]) == '3');
     CHECK(*(*file)->ReadAt(8, out) == 2);
@@ -140,25 +204,36 @@ TEST_CASE("each error has its kind and names the path") {
     const auto stage = Make(kind);
     REQUIRE(WriteWhole(*stage->files, *stage / "file", "x").ok());
     REQUIRE(stage->files->MakeFolders(*stage / "folder").ok());
-    const struct {
+    struct Case {
       absl::Status status;
       absl::StatusCode code;
-    } cases[] = {
+    };
+    std::vector<Case> cases = {
         {stage->files->Open(*stage / "none").status(), absl::StatusCode::kNotFound},
         {stage->files->Open(*stage / "folder").status(), absl::StatusCode::kFailedPrecondition},
-        {stage->files->Create(*stage / "none/x").status(), absl::StatusCode::kNotFound},
-        {stage->files->Create(*stage / "file/x").status(), absl::StatusCode::kFailedPrecondition},
         {stage->files->Create(*stage / "folder").status(), absl::StatusCode::kAlreadyExists},
         {stage->files->Create(*stage / "").status(), absl::StatusCode::kInvalidArgument},
         {stage->files->List(*stage / "none").status(), absl::StatusCode::kNotFound},
         {stage->files->List(*stage / "file").status(), absl::StatusCode::kFailedPrecondition},
         {stage->files->Remove(*stage / "none"), absl::StatusCode::kNotFound},
         {stage->files->MakeFolders(*stage / "file"), absl::StatusCode::kFailedPrecondition},
-        {stage->files->MakeFolders(*stage / "file/x"), absl::StatusCode::kFailedPrecondition},
         {ReadWhole(*stage->files, *stage / "file", 0).status(),
          absl::StatusCode::kResourceExhausted},
     };
-    for (const auto& c : cases) {
+    if (HasObjects(kind)) {
+      // An object needs no folder, and its key may be a prefix of other keys.
+      CHECK(stage->files->Create(*stage / "none/x").ok());
+      CHECK(stage->files->Create(*stage / "file/x").ok());
+      CHECK(stage->files->MakeFolders(*stage / "file/x").ok());
+    } else {
+      cases.push_back(
+          {stage->files->Create(*stage / "none/x").status(), absl::StatusCode::kNotFound});
+      cases.push_back({stage->files->Create(*stage / "file/x").status(),
+                       absl::StatusCode::kFailedPrecondition});
+      cases.push_back({stage->files->MakeFolders(*stage / "file/x"),
+                       absl::StatusCode::kFailedPrecondition});
+    }
+    for (const Case& c : cases) {
       INFO(c.status.ToString());
       CHECK(c.status.code() == c.code);
       CHECK(c.status.message().find("path=") != std::string::npos);
@@ -168,19 +243,26 @@ TEST_CASE("each error has its kind and names the path") {
 
 TEST_CASE("other URI schemes are refused by name") {
   for (const std::string& kind : kKinds) {
+    INFO(kind);
     const auto stage = Make(kind);
-    for (const char* uri : {"s3://bucket/x", "gs://bucket/x", "hdfs://host/x"}) {
+    const std::vector<std::pair<const char*, std::string>> refused =
+        HasObjects(kind) ? std::vector<std::pair<const char*, std::string>>{
+                               {"/x", "file"}, {"file:///x", "file"}, {"hdfs://host/x", "hdfs"}}
+                         : std::vector<std::pair<const char*, std::string>>{
+                               {"s3://bucket/x", "s3"}, {"gs://b-2/x", "gs"}, {"hdfs://h/x", "hdfs"}};
+    for (const auto& [uri, scheme] : refused) {
+      INFO(uri);
       const absl::Status status = stage->files->Create(uri).status();
       CHECK(status.code() == absl::StatusCode::kUnimplemented);
-      CHECK(status.message().find(std::string(uri).substr(0, 2)) != std::string::npos);
+      CHECK(status.message().find("scheme=" + scheme) != std::string::npos);
       CHECK(stage->files->Open(uri).status().code() == absl::StatusCode::kUnimplemented);
       CHECK(stage->files->List(uri).status().code() == absl::StatusCode::kUnimplemented);
       CHECK(stage->files->MakeFolders(uri).code() == absl::StatusCode::kUnimplemented);
       CHECK(stage->files->Remove(uri).code() == absl::StatusCode::kUnimplemented);
       CHECK(stage->files->Exists(uri).status().code() == absl::StatusCode::kUnimplemented);
     }
-    CHECK(stage->files->Create("file://host/x").status().code() ==
-          absl::StatusCode::kInvalidArgument);
+    const char* wrong = HasObjects(kind) ? "s3://Bucket/x" : "file://host/x";
+    CHECK(stage->files->Create(wrong).status().code() == absl::StatusCode::kInvalidArgument);
   }
 }
 
@@ -190,11 +272,12 @@ TEST_CASE("a commit that fails at any step leaves the name free, and the next co
       INFO(kind << " " << failpoint);
       const auto stage = Make(kind);
       REQUIRE(stage->failpoints.Arm(std::string(failpoint) + "=1*error", 1).ok());
-      const absl::Status status = WriteWhole(*stage->files, *stage / "a", "x");
+      const absl::Status status = WriteWhole(*stage->files, *stage / "a", "four");
       CHECK(status.code() == absl::StatusCode::kInternal);
       CHECK(status.message().find(failpoint) != std::string::npos);
       CHECK_FALSE(*stage->files->Exists(*stage / "a"));
       CHECK(stage->files->List(stage->root)->empty());
+      CHECK(stage->bucket.uploads() == 0);
       CHECK(WriteWhole(*stage->files, *stage / "a", "y").ok());
       CHECK(*ReadWhole(*stage->files, *stage / "a", 9) == "y");
     }
@@ -298,7 +381,9 @@ TEST_CASE("a URI is split into its parts") {
                {"file:///b", "file:///", "b"},
                {"/b", "/", "b"},
                {"b", ".", "b"},
-               {"a/b", "a", "b"}};
+               {"a/b", "a", "b"},
+               {"s3://bucket/a/b", "s3://bucket/a", "b"},
+               {"s3://bucket/a", "s3://bucket", "a"}};
   for (const auto& c : cases) {
     CHECK(FolderOf(c.uri) == c.folder);
     CHECK(NameOf(c.uri) == c.name);

@@ -169,7 +169,12 @@ TEST_CASE("only local paths are supported as files, and other schemes are refuse
   CHECK(LocalPath("file://host/x").status().code() == absl::StatusCode::kInvalidArgument);
   const auto s3 = LocalPath("s3://bucket/x");
   CHECK(s3.status().code() == absl::StatusCode::kUnimplemented);
-  CHECK_THAT(std::string(s3.status().message()), Catch::Contains("scheme=s3"));
+  CHECK_THAT(std::string(s3.status().message()),
+             Catch::Contains("scheme=s3") && Catch::Contains("(a local path is needed here)"));
+  const auto hdfs = LocalPath("hdfs://host/x");
+  CHECK(hdfs.status().code() == absl::StatusCode::kUnimplemented);
+  CHECK(hdfs.status().message() ==
+        "unsupported URI scheme: scheme=hdfs uri=hdfs://host/x supported=file");
 }
 
 TEST_CASE("a host has a constant id and a name") {

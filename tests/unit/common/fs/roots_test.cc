@@ -13,6 +13,7 @@
 #include <fstream>
 #include <thread>
 
+#include "common/base/status.h"
 #include "common/fs/file_system.h"
 #include "tests/support/temp_folder.h"
 
@@ -186,6 +187,90 @@ TEST_CASE(
     folders = {bad};
     const absl::Status status = MakeRootsAbsolute("--data-root", &folders);
     CHECK(status.message() == "--data-root: no such folder: got=`" + bad + "`");
+  }
+}
+
+TEST_CASE("a root may be a bucket or a folder in it, and then contains objects by whole segments") {
+  const TempFolder f;
+  const Roots roots =
+      Roots::Only({f / "", "s3://bucket/runs/", "gs://whole-bucket"}, "give --checkpoint-root");
+  const struct {
+    std::string path;
+    bool inside;
+  } cases[] = {
+      {"s3://bucket/runs", true},
+      {"s3://bucket/runs/", true},
+      {"s3://bucket/runs/7/shard", true},
+      {"s3://bucket/runs2", false},
+      {"s3://bucket/run", false},
+      {"s3://bucket", false},
+      {"s3://bucket/other/runs/7", false},
+      {"s3://bucket/runs/../secret", false},
+      {"s3://bucket/runs/./7", false},
+      {"s3://bucket/runs//7", false},
+      {"s3://bucket2/runs/7", false},
+      {"gs://bucket/runs/7", false},
+      {"gs://whole-bucket", true},
+      {"gs://whole-bucket/any/key", true},
+      {"gs://whole-bucket2", false},
+      {"s3://whole-bucket/key", false},
+      {"S3://bucket/runs/7", false},
+      {"hdfs://bucket/runs/7", false},
+      {f / "file", true},
+      {f / "s3://bucket/runs/7", true},  // a local path with an odd name
+      {"bucket/runs/7", false},
+      {"/bucket/runs/7", false},
+      {"s3:/bucket/runs/7", false},
+  };
+  for (const auto& c : cases) {
+    INFO(c.path);
+    CHECK(roots.Names(c.path) == c.inside);
+  }
+  CHECK(Roots().Names("s3://bucket/x"));
+  CHECK_FALSE(Roots::Only({"/"}, "").Names("s3://bucket/x"));
+  CHECK_FALSE(Roots::Only({}, "").Names("s3://bucket/x"));
+  // A wrong URI as a root contains nothing.
+  for (const char* root : {"s3://", "s3://b", "s3://Bucket", "s3://bucket/..", "s3:"})
+    CHECK_FALSE(Roots::Only({root}, "").Names("s3://bucket/x"));
+
+  const absl::Status refusal = roots.Refusal("a checkpoint's file", "s3://other/x");
+  CHECK(absl::IsPermissionDenied(refusal));
+  CHECK(refusal.message() ==
+        "a checkpoint's file lies outside of the allowed folders: path=s3://other/x folders=" +
+            f.path() + ",s3://bucket/runs,gs://whole-bucket (give --checkpoint-root)");
+}
+
+TEST_CASE("the URI of an object is never opened as a local path") {
+  // A relative path can have the spelling of the URI, because repeated slashes count as one.
+  TempFolder f;
+  stdfs::create_directories(f / "s3:/bucket");
+  Write(f / "s3:/bucket/a", "local");
+  const stdfs::path before = stdfs::current_path();
+  stdfs::current_path(f.path());
+  const Descriptor object = Roots::Only({"s3://bucket"}, "").Open("s3://bucket/a", O_RDONLY);
+  const int error = errno;
+  const Descriptor local = Roots::Only({"s3://bucket"}, "").Open(f / "s3:/bucket/a", O_RDONLY);
+  const Descriptor in_local = Roots::Only({f.path()}, "").Open("s3://bucket/a", O_RDONLY);
+  stdfs::current_path(before);
+  CHECK(object.get() < 0);
+  CHECK(error == EXDEV);
+  CHECK(local.get() < 0);
+  CHECK(in_local.get() < 0);
+}
+
+TEST_CASE("the URIs of a flag are normalized without a request, and a wrong one is refused") {
+  TempFolder f;
+  std::vector<std::string> folders{f.path(), "s3://bucket/a/", "gs://my_bucket"};
+  REQUIRE(MakeRootsAbsolute("--checkpoint-root", &folders).ok());
+  CHECK(folders == std::vector<std::string>{f.path(), "s3://bucket/a", "gs://my_bucket"});
+  for (const char* bad : {"s3://", "s3://my_bucket", "s3://bucket/a/../b", "hdfs://host/x"}) {
+    INFO(bad);
+    folders = {bad};
+    const absl::Status status = MakeRootsAbsolute("--checkpoint-root", &folders);
+    CHECK(absl::IsInvalidArgument(status));
+    CHECK(BlameOf(status) == Blame::kUser);
+    CHECK_THAT(std::string(status.message()),
+               Catch::StartsWith("--checkpoint-root: ") && Catch::Contains(bad));
   }
 }
 
