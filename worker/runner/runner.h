@@ -30,6 +30,7 @@
 namespace evergrad::worker {
 
 class JobKind;
+class ObjectCache;
 
 class Runner {
  public:
