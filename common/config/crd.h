@@ -1,4 +1,6 @@
-// The Kubernetes CustomResourceDefinition of TrainingJob, generated from the tables of job files.
+// The Kubernetes CustomResourceDefinition of TrainingJob, generated from the tables of job files. No
+// program uses it yet: it is for the operator that is not built (ARCHITECTURE, "Designed, not
+// built").
 #pragma once
 
 #include <string>

@@ -12,7 +12,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/escape.h"
 #include "common/base/status.h"
-#include "common/config/crd.h"
 #include "common/config/job_spec.h"
 #include "common/config/job_type.h"
 #include "common/daemon/option_table.h"
@@ -586,15 +585,6 @@ int Reference(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-int Crd(Context& context, const std::vector<std::string>& args) {
-  OptionTable table("psctl job crd",
-                    "prints the Kubernetes CustomResourceDefinition of the kind TrainingJob",
-                    OptionTable::Kind::kCommand);
-  if (const auto code = ParseArguments(context, &table, args)) return *code;
-  context.out << config::TrainingJobCrd();
-  return kSucceeded;
-}
-
 }  // namespace
 
 std::vector<std::string> JobTable(const v1::ListJobsResponse& jobs) {
@@ -648,8 +638,7 @@ std::vector<Verb> JobVerbs() {
       {"job", "audit", "prove from a job's ledgers which examples were applied, and how often",
        AuditJob},
       {"job", "validate", "check a job file; lists every mistake", Validate},
-      {"job", "reference", "print every key of a job file", Reference},
-      {"job", "crd", "print the Kubernetes definition of a job", Crd}};
+      {"job", "reference", "print every key of a job file", Reference}};
 }
 
 }  // namespace evergrad::psctl

@@ -102,6 +102,7 @@ TEST_CASE("each kind of key has a schema that refuses no valid value") {
       {"number above 0", "type: number"},
       {"duration from 10ms to 24h", "type: string"},
       {"one of a, b", "enum: [a, b]"},
+      {"one of a, b, or list of {match, dtype}", "x-kubernetes-preserve-unknown-fields: true"},
       {"one of auto, off", "x-kubernetes-preserve-unknown-fields: true"},
       {"size from 0 to 1PiB", "x-kubernetes-int-or-string: true"},
       {"number or mapping", "x-kubernetes-preserve-unknown-fields: true"},
