@@ -1,6 +1,5 @@
 // The Kubernetes CustomResourceDefinition of TrainingJob, generated from the tables of job files. No
-// program uses it yet: it is for the operator that is not built (ARCHITECTURE, "Designed, not
-// built").
+// program uses it yet: it is for the operator that is not built (ARCHITECTURE, section 11).
 #pragma once
 
 #include <string>
