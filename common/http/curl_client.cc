@@ -1,6 +1,7 @@
 // Only this file includes libcurl.
 #include <curl/curl.h>
 #include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <sys/socket.h>
 
@@ -8,10 +9,14 @@
 #include <cerrno>
 #include <cstdint>
 #include <fstream>
+#include <memory>
+#include <string>
 #include <system_error>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -200,6 +205,22 @@ int OnProgress(void* user, curl_off_t, curl_off_t down, curl_off_t, curl_off_t u
   return transfer.stalled ? 1 : 0;
 }
 
+// The error of the last failed verification of a certificate on this thread, or X509_V_OK. libcurl
+// verifies on the thread of Send. Its own code does not distinguish a wrong signature from a failed
+// handshake. A wrong signature is the error after an authority was made again under its old name.
+thread_local int verify_error = X509_V_OK;
+
+int RememberVerifyError(int is_valid, X509_STORE_CTX* store) {
+  if (is_valid == 0) verify_error = X509_STORE_CTX_get_error(store);
+  return is_valid;
+}
+
+CURLcode OnTlsContext(CURL*, void* context, void*) {
+  SSL_CTX* const tls = static_cast<SSL_CTX*>(context);
+  SSL_CTX_set_verify(tls, SSL_CTX_get_verify_mode(tls), &RememberVerifyError);
+  return CURLE_OK;
+}
+
 // Child processes must not inherit connections.
 curl_socket_t OpenSocket(void*, curlsocktype, curl_sockaddr* address) {
   return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
@@ -219,6 +240,7 @@ void SetConnection(CURL* handle, const ClientOptions& options, const Target& tar
   Set<CURLOPT_PROXY_SSLVERSION>(handle, long{CURL_SSLVERSION_TLSv1_2});
   Set<CURLOPT_SSL_VERIFYPEER>(handle, 1L);
   Set<CURLOPT_SSL_VERIFYHOST>(handle, 2L);
+  Set<CURLOPT_SSL_CTX_FUNCTION>(handle, &OnTlsContext);
   if (!options.ca_file.empty()) {
     Set<CURLOPT_CAINFO>(handle, options.ca_file.c_str());
     // Debian's libcurl would otherwise trust the authorities of the system, too.
@@ -273,6 +295,7 @@ CURLcode Perform(Transfer* transfer) {
   Set<CURLOPT_NOPROGRESS>(handle, 0L);
   Set<CURLOPT_XFERINFOFUNCTION>(handle, &OnProgress);
   Set<CURLOPT_XFERINFODATA>(handle, transfer);
+  verify_error = X509_V_OK;
   return curl_easy_perform(handle);
 }
 
@@ -283,6 +306,9 @@ absl::Status Problem(CURLcode code, const Transfer& transfer) {
   if (transfer.stalled)
     return absl::UnavailableError(
         absl::StrCat("no bytes moved for ", transfer.stall_timeout.count(), " ms"));
+  if (code == CURLE_SSL_CONNECT_ERROR && verify_error != X509_V_OK)
+    return absl::UnauthenticatedError(
+        absl::StrCat("SSL certificate problem: ", X509_verify_cert_error_string(verify_error)));
   // libcurl's message about a malformed proxy repeats its URL, which may have a password.
   const absl::string_view detail = transfer.error;
   const std::string reason =

@@ -111,7 +111,6 @@ FoundCredentials AskContainer(const CredentialOptions& options) {
 
 FoundCredentials AskInstance(const CredentialOptions& options) {
   constexpr absl::string_view kPlace = "the instance profile";
-  if (!options.from_metadata) return std::nullopt;
   const std::string base =
       options.metadata_url.empty() ? std::string(kInstanceUrl) : options.metadata_url;
   http::Request session;

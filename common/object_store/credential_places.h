@@ -28,7 +28,8 @@ inline std::string MetadataHint(const CredentialOptions& options) {
   return "; the metadata service is asked only with --store-metadata-credentials";
 }
 
-// The places of S3. Those that ask a service send one to three requests.
+// The places of S3. Those that ask a service send one to three requests. AskInstance and
+// AskGcsMetadata contact the metadata service whatever CredentialOptions::from_metadata says.
 FoundCredentials ReadAwsEnvironment(const CredentialOptions& options);
 FoundCredentials ReadAwsProfile(const CredentialOptions& options);
 FoundCredentials AskWebIdentity(const CredentialOptions& options);

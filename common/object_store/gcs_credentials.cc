@@ -48,7 +48,6 @@ FoundCredentials ReadGcsHmacKeys(const CredentialOptions& options) {
 
 FoundCredentials AskGcsMetadata(const CredentialOptions& options) {
   constexpr absl::string_view kPlace = "the service account of the machine or pod";
-  if (!options.from_metadata) return std::nullopt;
   http::Request request;
   request.method = "GET";
   request.url =

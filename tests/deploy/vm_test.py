@@ -265,8 +265,6 @@ class Machines(vm_rehearsal.Rehearsal):
         self.assertIn("leaving: preemption notice: EC2 reclaims", worker.daemon.log())
 
     def test_machines_with_a_bucket_need_no_shared_folder(self):
-        """The daemons accept the settings, and contact neither the store nor the metadata service
-        before a job names the bucket."""
         self.make_store()
         machines = {
             "coordinator/0": self.boot(
@@ -295,6 +293,7 @@ class Machines(vm_rehearsal.Rehearsal):
         )
         self.give_certificate(coordinator)
         wait_for("both tasks", lambda: set(self.tasks(coordinator)) >= set(machines))
+        # No job names the bucket, so nobody asks the metadata service for credentials.
         for machine in machines.values():
             self.assertEqual(machine.read("/asked"), "")
 

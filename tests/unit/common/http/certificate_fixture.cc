@@ -23,9 +23,8 @@ std::string PemOf(X509* certificate) {
 
 }  // namespace
 
-TestAuthority::TestAuthority() : key_(EVP_EC_gen("P-256")) {
-  certificate_ =
-      Make("authority of a test", key_.get(), 3600, NID_basic_constraints, "critical,CA:TRUE");
+TestAuthority::TestAuthority(const std::string& name) : key_(EVP_EC_gen("P-256")) {
+  certificate_ = Make(name, key_.get(), 3600, NID_basic_constraints, "critical,CA:TRUE");
   pem_ = PemOf(certificate_.get());
 }
 

@@ -17,7 +17,7 @@ struct ServerPems {
 
 class TestAuthority {
  public:
-  TestAuthority();
+  explicit TestAuthority(const std::string& name = "authority of a test");
   // The authority's own certificate.
   const std::string& pem() const { return pem_; }
   // Returns a certificate for `name` ("IP:127.0.0.1" or "DNS:localhost") that is valid from an hour

@@ -1,9 +1,11 @@
 // Tests requests that fail: refused ones, and servers that are slow, silent, absent or hostile.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/http/client.h"

@@ -1,7 +1,9 @@
 // Tests HTTPS with certificates that the test makes.
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "common/http/client.h"
 #include "tests/support/temp_folder.h"
@@ -48,13 +50,15 @@ TEST_CASE("HTTPS works with a certificate of the given authority for this host")
 TEST_CASE("a certificate of another authority, for another host, or expired, is Unauthenticated") {
   const test::TempFolder folder;
   const TestAuthority authority;
-  const TestAuthority other;
+  const TestAuthority other("another authority");
+  const TestAuthority renewed;  // another key under the same name
   struct Case {
     ServerPems pems;
     std::string reason;
   };
   for (const Case& refused :
-       std::vector<Case>{{other.Issue("IP:127.0.0.1"), "SSL certificate problem"},
+       std::vector<Case>{{other.Issue("IP:127.0.0.1"), "unable to get local issuer certificate"},
+                         {renewed.Issue("IP:127.0.0.1"), "certificate signature failure"},
                          {authority.Issue("DNS:other.example"), "127.0.0.1"},
                          {authority.Issue("IP:127.0.0.2"), "127.0.0.1"},
                          {authority.Issue("IP:127.0.0.1", -60), "certificate has expired"}}) {

@@ -217,6 +217,7 @@ TEST_CASE("the token of a container is sent only to known hosts or over HTTPS") 
       {"http://[::1]evil.test/x", false},
       {"http://[]/x", false},
       {"https://user@credentials.test/x", false},
+      {"https://credentials.test/x#y", false},
       {"https:///x", false},
       {"HTTPS://credentials.test/x", false},
       {"https://credentials.test/x y", false},
