@@ -26,7 +26,7 @@ bool IsAnswer(const Failure& failure) {
 }
 
 // Returns the error of a credential source with a code that cannot be taken for the store's: the
-// source says NotFound if it has no credentials.
+// source of a test may return any code.
 absl::Status CredentialError(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kUnavailable ||
       status.code() == absl::StatusCode::kCancelled)

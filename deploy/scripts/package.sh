@@ -67,7 +67,7 @@ depends=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 evergrad/usr/lib/evergrad
   echo "Architecture: amd64"
   echo "Maintainer: the authors of Evergrad <maintainers@evergrad.dev>"
   echo "Installed-Size: $(du -k --apparent-size -s "$tree" | cut -f1)"
-  echo "Depends: adduser, ${depends#shlibs:Depends=}"
+  echo "Depends: adduser, ca-certificates, ${depends#shlibs:Depends=}"
   echo "Section: science"
   echo "Priority: optional"
   echo "Description: parameter-server cluster that trains on preemptible machines"

@@ -77,6 +77,8 @@ tree() {
   echo 'evergrad:x:65532:65532::/var/lib/evergrad:/usr/sbin/nologin' >"$tree/etc/passwd"
   echo 'evergrad:x:65532:' >"$tree/etc/group"
   echo 'hosts: files dns' >"$tree/etc/nsswitch.conf"
+  # The authorities with which the certificates of object stores are checked.
+  install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$tree/etc/ssl/certs/ca-certificates.crt"
   # NVIDIA's container toolkit reads this file to choose the folder in which it puts the driver's
   # libraries.
   echo 12 >"$tree/etc/debian_version"

@@ -7,11 +7,14 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 wanted=$PWD/deploy/scripts/requirements.txt
 venv=$PWD/build/venv
 stamp=$venv/requirements.txt
+mkdir -p build
+# Two runs at a time would leave a broken environment that looks complete.
+exec 9>build/venv.lock
+flock 9
 cmp -s "$wanted" "$stamp" && exit 0
 
 fail() { echo "venv.sh: $*; tests that need Python packages will be skipped" >&2; exit 1; }
 
-mkdir -p build
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 rm -rf "$venv"
