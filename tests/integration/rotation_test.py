@@ -78,7 +78,11 @@ class TlsDaemon(Daemon):
 
     def certificate(self):
         """Returns the name of the daemon's certificate, as for `psctl cert issue`."""
-        return {"coordinator": "coordinator", "ps_server": "ps-server-%s", "worker": "worker-%s"}[
+        return {
+            "coordinator": "coordinator",
+            "ps_server": "ps-server-%s",
+            "worker": "worker-%s",
+        }[
             self.role
         ].replace("%s", self.identity)
 
@@ -107,9 +111,7 @@ class TlsCluster(Cluster):
             self.psctl_files("cert", "init", "--folder", authority)
         for name in [d.certificate() for d in self.daemons()] + [PERSON]:
             for authority in ("old", "new"):
-                self.psctl_files(
-                    "cert", "issue", name, "--folder", authority, "--host", ADDRESS
-                )
+                self.psctl_files("cert", "issue", name, "--folder", authority, "--host", ADDRESS)
             self.folders[name] = TlsFolder(
                 os.path.join(self.folder, "tls", name), linked=name != "coordinator"
             )
@@ -175,16 +177,15 @@ def scrape(address, context):
 
 
 @unittest.skipUnless(
-    os.environ.get(INSIDE), "namespaces need root or `unshare -Urnm`, and neither is to be had here"
+    os.environ.get(INSIDE),
+    "namespaces need root or `unshare -Urnm`, and neither is to be had here",
 )
 class Rotation(unittest.TestCase):
     def test_an_authority_is_replaced_under_a_running_job_while_tasks_are_killed(self):
         with TlsCluster(support.BIN) as c:
             c.up()
-            # With two workers, 3200 steps take at least 64 seconds.
-            job = c.submit(
-                examples=16000, epochs=2, step_ms=40, checkpoint="{every: 300ms}"
-            )
+            # With two workers, 2400 steps take at least 48 seconds.
+            job = c.submit(examples=12000, epochs=2, step_ms=40, checkpoint="{every: 300ms}")
             job.wait_steps(20)
             for step, (trusted, signer) in enumerate(
                 [(["old", "new"], "old"), (["old", "new"], "new"), (["new"], "new")]
@@ -223,7 +224,14 @@ class Rotation(unittest.TestCase):
                 self.assertIn("CERTIFICATE_VERIFY_FAILED", text)
         r = c.psctl("task", "list")  # with the person's new files
         self.assertIn("worker", r.stdout)
-        flags = ["--tls-ca", new_ca, "--tls-cert", old + ".pem", "--tls-key", old + ".key"]
+        flags = [
+            "--tls-ca",
+            new_ca,
+            "--tls-cert",
+            old + ".pem",
+            "--tls-key",
+            old + ".key",
+        ]
         c.psctl_flags = flags
         r = c.psctl("task", "list", "--timeout", "3s", expect=None)
         self.assertNotEqual(r.returncode, 0)

@@ -46,7 +46,7 @@ struct Watched {
   }
 };
 
-TEST_CASE("a watch uses each right set of new files, whoever signed it") {
+TEST_CASE("a watch uses each right set of new files, of the same or of another authority") {
   const struct {
     const char* name;
     std::function<TlsPems(const Watched&)> next;
