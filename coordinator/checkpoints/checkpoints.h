@@ -101,14 +101,17 @@ struct ResumePoint {
 // Among the manifests of earlier jobs of this name, finds the newest readable manifest (by
 // written_ms, then number) with undamaged files. All bytes are read here, and again by the server
 // that loads them. A manifest whose files this host does not see is used only if there is no other
-// manifest. The job's own manifests (`self`) are excluded. The search covers the folder where this
+// manifest. The job's own manifests (`self`) are excluded. With an `owner`, so are the manifests of
+// jobs of other owners, because a user must not choose the values with which another user's job
+// begins; an admin may resume from every job. The search covers the folder where this
 // job would save: `checkpoint.directory`, or else the folders beside `runs_folder`, the runs folder
 // of the NEW job. Returns a user's error: NotFound with the searched folders if nothing was ever
 // saved, or DataLoss with all skipped manifests if no checkpoint is usable.
 absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
                                             const config::CheckpointSpec& spec,
                                             absl::string_view runs_folder,
-                                            absl::string_view job_name, JobUid self);
+                                            absl::string_view job_name, JobUid self,
+                                            const std::string& owner = "");
 
 struct Resumption {
   // One snapshot per shard of the plan, in order, for ClosureBook::ResumeFrom.

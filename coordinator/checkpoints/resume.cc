@@ -56,6 +56,12 @@ absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder
   return manifest;
 }
 
+// Returns whether a job of `owner` may resume from this manifest.
+bool MayResumeFrom(const v1::Manifest& manifest, const std::string& owner) {
+  return owner.empty() || manifest.owner().empty() || manifest.owner() == owner ||
+         owner == "admin" || absl::StartsWith(owner, "admin/");
+}
+
 // Reads manifests of `folder`, the newest first, until one is readable, and returns this manifest.
 // The numbers of all manifests that were tried are removed from folder->numbers.
 std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
@@ -436,7 +442,8 @@ absl::Status ResumeOtherPlan(const ResumePoint& point, const Sets& sets,
 absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
                                             const config::CheckpointSpec& spec,
                                             absl::string_view runs_folder,
-                                            absl::string_view job_name, JobUid self) {
+                                            absl::string_view job_name, JobUid self,
+                                            const std::string& owner) {
   const bool own = !spec.directory.empty();
   const std::string base = own ? spec.directory : fs::FolderOf(absl::StripSuffix(runs_folder, "/"));
   const std::string where =
@@ -446,9 +453,14 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
   EG_ASSIGN_OR_RETURN(std::vector<Folder> folders, FoldersOf(files, base, own ? "" : "checkpoint",
                                                              job_name, self, &passed_over));
   std::priority_queue<Candidate> candidates;
+  std::size_t others = 0;  // folders of jobs of other owners
   const auto offer = [&](std::size_t i) {
-    if (const auto manifest = NextReadable(files, &folders[i], job_name, &passed_over))
+    const auto manifest = NextReadable(files, &folders[i], job_name, &passed_over);
+    if (!manifest) return;
+    if (MayResumeFrom(*manifest, owner))
       candidates.push({manifest->written_ms(), manifest->number(), i});
+    else
+      ++others;
   };
   for (std::size_t i = 0; i < folders.size(); ++i) offer(i);
 
@@ -478,7 +490,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
   }
   const std::string text = absl::StrCat(
       "cannot resume: no earlier job of this name has a readable checkpoint: job=", job_name,
-      " looked_at=", where, " folders=", folders.size(), Joined(passed_over));
+      " looked_at=", where, " folders=", folders.size(),
+      others == 0 ? "" : absl::StrCat(" folders_of_other_users=", others), Joined(passed_over));
   return UserError(passed_over.empty() ? absl::NotFoundError(text) : absl::DataLossError(text));
 }
 

@@ -15,8 +15,8 @@ void CheckpointResume::Look() {
   fs::FileSystem* const disk = &host_->file_system();
   std::weak_ptr<bool> alive = alive_;
   host_->OnCheckpointThread([this, alive, disk, spec = id_.spec.checkpoint, runs = id_.runs_folder,
-                       name = id_.spec.name, uid = id_.uid] {
-    absl::StatusOr<ResumePoint> point = FindResumePoint(*disk, spec, runs, name, uid);
+                             name = id_.spec.name, uid = id_.uid, owner = id_.owner] {
+    absl::StatusOr<ResumePoint> point = FindResumePoint(*disk, spec, runs, name, uid, owner);
     return [this, alive, point = std::move(point)] {
       if (!alive.expired() && !job_.grants_stopped() && book_ == nullptr) OnFound(point);
     };

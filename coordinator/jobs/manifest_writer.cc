@@ -48,6 +48,7 @@ std::optional<v1::Manifest> ManifestWriter::Make() const {
   }
   manifest.set_job_uid(id_.uid.value());
   manifest.set_job_name(id_.spec.name);
+  manifest.set_owner(id_.owner);
   manifest.set_yaml(id_.yaml);
   manifest.set_seed(id_.spec.training.seed);
   *manifest.mutable_plan() = plan_message_;

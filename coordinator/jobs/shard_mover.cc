@@ -38,17 +38,14 @@ void ShardMover::Pump() {
       SayDrained(server, "");
       continue;
     }
-    bool others = false, cordoned = false, here = false;
+    bool others = false, here = false;
     for (const auto& [other_task, other] : shards_.servers()) {
       if (!other.leaving.empty()) continue;
-      cordoned |= other.cordoned;
-      if (other.cordoned) continue;
       others = true;
       here |= other.ready;
     }
     if (!others) {
-      SayDrained(server, cordoned ? "the other servers are cordoned"
-                                  : "no other server is connected");
+      SayDrained(server, "no other server is connected");
       continue;
     }
     const auto stuck = std::find_if(
@@ -97,24 +94,25 @@ void ShardMover::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
   SendReceive(move);
 }
 
-// Orders a server to receive the shard: the least loaded server that is neither leaving nor
-// cordoned. Servers that
-// back off are used only if there is no other server. If no server can take the shard, the move has
-// failed.
+// Orders a server to receive the shard: the least loaded server that is not leaving. Servers
+// that are cordoned or that back off are used only if there is no other server, because the shards
+// would otherwise be rolled back. If no server can take the shard, the move has failed.
 void ShardMover::SendReceive(Moves::iterator move) {
   const ShardId shard = move->first;
   std::map<TaskId, std::uint64_t> coming;
   for (const auto& [other, its] : moves_) {
     if (its.target && other != shard) coming[*its.target] += shards_[other].bytes;
   }
-  std::vector<ServerLoad> loads, backing_off;
+  std::vector<ServerLoad> loads, last_resorts;
   for (const auto& [task, server] : shards_.servers()) {
-    if (!server.TakesShards() || move->second.refused_by.count(task) != 0) continue;
+    if (!server.ready || !server.leaving.empty() || move->second.refused_by.count(task) != 0)
+      continue;
     ServerLoad load{server.identity, coming[task]};
     for (const ShardId p : book_->ShardsOf(server.identity)) load.bytes += shards_[p].bytes;
-    (placer_->BacksOff(server.identity) ? backing_off : loads).push_back(std::move(load));
+    const bool last_resort = server.cordoned || placer_->BacksOff(server.identity);
+    (last_resort ? last_resorts : loads).push_back(std::move(load));
   }
-  if (loads.empty()) loads = std::move(backing_off);
+  if (loads.empty()) loads = std::move(last_resorts);
   std::sort(loads.begin(), loads.end(),
             [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
   const std::vector<Placement> placed =

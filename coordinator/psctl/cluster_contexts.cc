@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/host_port.h"
@@ -64,6 +65,10 @@ std::string Problem(const ClusterContext& one) {
   const int files = !one.tls_ca.empty() + !one.tls_cert.empty() + !one.tls_key.empty();
   if (files != 0 && files != 3)
     return absl::StrCat("context ", one.name, ": TLS needs all three of tls_ca, tls_cert, tls_key");
+  for (const std::string* path : {&one.tls_ca, &one.tls_cert, &one.tls_key})
+    if (!path->empty() && path->front() != '/')
+      return absl::StrCat("context ", one.name, ": expected an absolute path, got `",
+                          Printable(*path), "`");
   return "";
 }
 
@@ -122,11 +127,12 @@ absl::StatusOr<std::string> ClusterContextsPath(const Context& context) {
   for (const auto& [variable, below] :
        {std::pair("XDG_CONFIG_HOME", ""), std::pair("HOME", "/.config")}) {
     const auto found = context.environment.find(variable);
-    if (found != context.environment.end() && !found->second.empty())
+    // The specification of XDG_CONFIG_HOME ignores relative paths.
+    if (found != context.environment.end() && absl::StartsWith(found->second, "/"))
       return absl::StrCat(found->second, below, "/evergrad/config.yaml");
   }
   return UserError(absl::FailedPreconditionError(
-      "contexts lie in your home folder, but neither XDG_CONFIG_HOME nor HOME is set"));
+      "contexts are stored in your home folder, but neither XDG_CONFIG_HOME nor HOME is set"));
 }
 
 absl::StatusOr<ClusterContexts> ReadClusterContexts(const Context& context) {

@@ -1,5 +1,6 @@
 // psctl completion: scripts that let bash and zsh complete nouns, verbs, flags and contexts. The
-// scripts ask psctl itself for the candidates, so they never become stale.
+// scripts ask psctl itself for the candidates, so they never become stale. They run the psctl of
+// PATH, and never the program that the command line names.
 #include <algorithm>
 #include <set>
 #include <sstream>
@@ -19,7 +20,7 @@ constexpr char kBash[] = R"script(# Completion of psctl for bash. Add this line 
 _psctl() {
   local word=${COMP_WORDS[COMP_CWORD]}
   local IFS=$'\n'
-  COMPREPLY=($(compgen -W "$("${COMP_WORDS[0]}" completion candidates -- \
+  COMPREPLY=($(compgen -W "$(psctl completion candidates -- \
     "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "$word"))
 }
 complete -o default -F _psctl psctl
@@ -30,7 +31,7 @@ constexpr char kZsh[] = R"script(#compdef psctl
 #   source <(psctl completion zsh)
 _psctl() {
   local -a candidates
-  candidates=("${(@f)$("${words[1]}" completion candidates -- \
+  candidates=("${(@f)$(psctl completion candidates -- \
     "${(@)words[2,CURRENT]}" 2>/dev/null)}")
   candidates=(${candidates:#})
   if (( ${#candidates} )); then

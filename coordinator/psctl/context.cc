@@ -74,8 +74,8 @@ int UsageError(Context& context, const std::string& text) {
 
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection) {
   table->Add("coordinator", &connection->coordinator,
-             "address of the coordinator; if left out, the address in the cluster folder, or else "
-             "$EVERGRAD_COORDINATOR, or else the context $EVERGRAD_CONTEXT or the current context");
+             "address of the coordinator; if left out, the context $EVERGRAD_CONTEXT, or else the "
+             "address in the cluster folder, $EVERGRAD_COORDINATOR, or the current context");
   table->Add("context", &connection->context,
              "name of a context (psctl context list), whose address and certificate are used");
   table->Add("folder", &connection->folder, "cluster folder (psctl cluster up)");
@@ -101,9 +101,8 @@ std::string Variable(const Context& context, const char* name) {
   return found == context.environment.end() ? "" : found->second;
 }
 
-// Returns the name of the context to use if nothing else names a coordinator, or "".
-absl::StatusOr<std::string> DefaultContext(const Context& context) {
-  if (std::string name = Variable(context, "EVERGRAD_CONTEXT"); !name.empty()) return name;
+// Returns the name of the current context, or "".
+absl::StatusOr<std::string> CurrentContext(const Context& context) {
   if (!ClusterContextsPath(context).ok()) return std::string();  // there is no home folder
   EG_ASSIGN_OR_RETURN(ClusterContexts contexts, ReadClusterContexts(context));
   return std::move(contexts.current);
@@ -143,6 +142,8 @@ absl::StatusOr<Target> TargetOf(const Context& context, const Connection& connec
   if (!connection.coordinator.empty()) return checked("--coordinator", connection.coordinator);
   if (!connection.context.empty())
     return TargetOfContext(context, connection.context, connection.tls);
+  if (const std::string name = Variable(context, "EVERGRAD_CONTEXT"); !name.empty())
+    return TargetOfContext(context, name, connection.tls);
   const std::string file =
       absl::StrCat(AbsolutePath(context, connection.folder), "/coordinator.address");
   if (fs::Exists(file)) {
@@ -152,7 +153,7 @@ absl::StatusOr<Target> TargetOf(const Context& context, const Connection& connec
   }
   if (std::string address = Variable(context, "EVERGRAD_COORDINATOR"); !address.empty())
     return checked("$EVERGRAD_COORDINATOR", std::move(address));
-  EG_ASSIGN_OR_RETURN(const std::string name, DefaultContext(context));
+  EG_ASSIGN_OR_RETURN(const std::string name, CurrentContext(context));
   if (!name.empty()) return TargetOfContext(context, name, connection.tls);
   return UserError(absl::InvalidArgumentError(
       absl::StrCat("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, "

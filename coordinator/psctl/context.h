@@ -53,8 +53,8 @@ struct Context {
 
 // The options of every verb that calls a coordinator.
 struct Connection {
-  // If "", the address comes from the cluster folder, EVERGRAD_COORDINATOR, the context that
-  // EVERGRAD_CONTEXT names, or the current context, in this order.
+  // If "", the address comes from the context that EVERGRAD_CONTEXT names, the cluster folder,
+  // EVERGRAD_COORDINATOR, or the current context, in this order.
   std::string coordinator;
   std::string context;  // the name of a context (cluster_contexts.h), in place of `coordinator`
   std::string folder = ".evergrad";

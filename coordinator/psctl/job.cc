@@ -631,7 +631,7 @@ std::vector<Verb> JobVerbs() {
       {"job", "list", "list jobs", List},
       {"job", "show", "show one job", Show},
       {"job", "watch", "follow a job to its end", Watch},
-      {"job", "wait", "wait for the end of a job, without output", WaitForJob},
+      {"job", "wait", "wait until a job is in a state", WaitForJob},
       {"job", "cancel", "cancel a job", CancelJob},
       {"job", "delete", "forget a job that has ended", DeleteJob},
       {"job", "fetch", "copy the files of a run to this machine", FetchJob},

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/daemon/option_table.h"
+#include "common/runtime/executor.h"
 #include "coordinator/psctl/json_output.h"
 #include "coordinator/psctl/progress.h"
 #include "coordinator/psctl/text_table.h"
@@ -19,10 +20,12 @@ using std::chrono::milliseconds;
 constexpr milliseconds kCallWait{5000};
 // A coordinator that has answered before may be restarting for this time.
 constexpr milliseconds kAway{60000};
+constexpr milliseconds kPause{200};  // between two calls to a coordinator that is away
 
 // Returns the exit code of `psctl job wait` for a job in this state, or nullopt if the wait goes on.
 std::optional<int> WaitEnded(const v1::JobStatus& job, const std::string& condition) {
-  if (condition == "running" && job.state() == "RUNNING") return kSucceeded;
+  if (condition == "running" && (job.state() == "RUNNING" || job.state() == "SUCCEEDED"))
+    return kSucceeded;
   if (!IsEnded(job)) return std::nullopt;
   if (condition == "ended" || (condition == "succeeded" && job.state() == "SUCCEEDED"))
     return kSucceeded;
@@ -50,8 +53,8 @@ int WaitForJob(Context& context, const std::vector<std::string>& args) {
   milliseconds within{0};
   daemon::OptionTable table(
       "psctl job wait",
-      "waits until a job is in a state, and prints the state. Exit code 0 if the job is in the "
-      "state, 1 or 3 if the job has failed or was cancelled, 1 if --within has passed",
+      "waits until a job is in a state, and prints the state. Exit code 0 if the job is or was in "
+      "the state, 1 if the job has failed, 3 if it was cancelled, 5 if --within has passed",
       daemon::OptionTable::Kind::kCommand);
   table.AddChoice("for", &condition, {"succeeded", "ended", "running"},
                   "the state: succeeded, ended (in any way), or running");
@@ -71,10 +74,14 @@ int WaitForJob(Context& context, const std::vector<std::string>& args) {
     request.set_wait_ms(known ? static_cast<std::uint32_t>(wait) : 0);
     const auto answer = one.client->Call<v1::GetJobResponse>(request, milliseconds(wait));
     if (!answer.ok()) {
-      const bool away = absl::IsUnavailable(answer.status()) ||
-                        absl::IsDeadlineExceeded(answer.status());
-      if (!known || !away || context.clock->Now() - answered > kAway)
+      const bool away =
+          absl::IsUnavailable(answer.status()) || absl::IsDeadlineExceeded(answer.status());
+      const MonoTime failed = context.clock->Now();
+      const bool late = within.count() > 0 && failed - begun >= within;
+      if (!known || !away || late || failed - answered > kAway)
         return Report(context, answer.status());
+      runtime::WaitableEvent never;  // never set; the pause waits for it with a timeout
+      never.WaitFor(kPause);
       continue;
     }
     answered = context.clock->Now();
@@ -85,13 +92,13 @@ int WaitForJob(Context& context, const std::vector<std::string>& args) {
     request.set_job(ShowHex(job.job_uid()));
     std::optional<int> code = WaitEnded(job, condition);
     const bool late = !code && within.count() > 0 && answered - begun >= within;
-    if (late) code = kFailed;
+    if (late) code = kRequirementUnmet;
     if (!code) continue;
     if (one.output == "json")
       context.out << Dump(JsonOf(job)) << "\n";
     else
       context.out << Printable(job.name()) << " (" << ShowHex(job.job_uid())
-                  << "): " << Printable(job.state()) << (late ? ", the wait is over" : "") << "\n";
+                  << "): " << Printable(job.state()) << (late ? "; --within has passed" : "") << "\n";
     return *code;
   }
 }

@@ -22,8 +22,10 @@ void JobCalls::Serve(const v1::CancelJobRequest& request, const Caller& caller,
   if (!parts_.life->term_known) {
     // The call waits until the start-up window has closed, because only then are the tasks of the
     // job known.
+    v1::CancelJobRequest pinned = request;
+    pinned.set_job(JobUidString(job->uid()));
     early_.push_back(
-        {responder, [this, request, caller, responder] { Serve(request, caller, responder); }});
+        {responder, [this, pinned, caller, responder] { Serve(pinned, caller, responder); }});
     return;
   }
   parts_.jobs->RemoveFromQueue(job->uid());

@@ -9,13 +9,16 @@ namespace evergrad::coordinator {
 
 // Forgets a job that has ended. With `files`, the runs folder is removed first, on the file thread;
 // if the removal fails, the job stays known.
-void JobCalls::Serve(const v1::DeleteJobRequest& request, const Responder& responder) {
+void JobCalls::Serve(const v1::DeleteJobRequest& request, const Caller& caller,
+                     const Responder& responder) {
   // An empty name selects the newest job only in calls that read.
   if (request.job().empty())
     return responder->Answer(
         UserError(absl::InvalidArgumentError("DeleteJob names no job: want=name or uid")));
   const Job* job = parts_.jobs->Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
+  if (absl::Status allowed = CheckOwner(caller, *job); !allowed.ok())
+    return responder->Answer(std::move(allowed));
   if (!job->ended()) {
     return responder->Answer(UserError(absl::FailedPreconditionError(absl::StrCat(
         "the job has not ended (psctl job cancel ends it): name=", job->name(),
@@ -32,6 +35,7 @@ void JobCalls::Serve(const v1::DeleteJobRequest& request, const Responder& respo
     std::error_code error;
     std::filesystem::remove_all(response.runs_folder(), error);
     return [this, responder, response, error] {
+      if (parts_.life->stopped) return;
       if (!error) return Forget(JobUid(response.job_uid()), response, responder);
       responder->Answer(absl::UnavailableError(
           absl::StrCat("cannot remove the runs folder: path=", response.runs_folder(),
@@ -52,7 +56,7 @@ void JobCalls::Forget(JobUid uid, const v1::DeleteJobResponse& response,
     }
     parts_.jobs->Forget(uid);
   }
-  AnswerWith(*responder, response);
+  parts_.gate->WhenDurable([responder, response] { AnswerWith(*responder, response); });
 }
 
 }  // namespace evergrad::coordinator

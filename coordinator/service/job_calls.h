@@ -1,5 +1,5 @@
-// The Control RPCs about jobs: SubmitJob, GetJob, ListJobs, CancelJob and ListVariables, each in a
-// separate file.
+// The Control RPCs about jobs: SubmitJob, GetJob, ListJobs, CancelJob, DeleteJob and ListVariables,
+// each in a separate file.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once
@@ -27,7 +27,8 @@ class JobCalls {
   void Serve(const v1::GetJobRequest& request, const Responder& responder);
   void Serve(const v1::ListJobsRequest& request, const Responder& responder);
   void Serve(const v1::CancelJobRequest& request, const Caller& caller, const Responder& responder);
-  void Serve(const v1::DeleteJobRequest& request, const Responder& responder);
+  void Serve(const v1::DeleteJobRequest& request, const Caller& caller,
+             const Responder& responder);
   void Serve(const v1::ListVariablesRequest& request, const Responder& responder);
 
   // Answers those waiting calls that can be answered after a change.

@@ -12,9 +12,12 @@ Job* JobTable::Get(JobUid uid) const {
 
 Job* JobTable::Find(absl::string_view name_or_uid) const {
   if (name_or_uid.empty()) return order_.empty() ? nullptr : Get(order_.back());
+  // A uid counts before all names: an older build accepted names that look like a uid.
+  for (const JobUid uid : order_) {
+    if (JobUidString(uid) == name_or_uid) return Get(uid);
+  }
   for (auto uid = order_.rbegin(); uid != order_.rend(); ++uid) {
-    Job* const job = Get(*uid);
-    if (job->name() == name_or_uid || JobUidString(*uid) == name_or_uid) return job;
+    if (Get(*uid)->name() == name_or_uid) return Get(*uid);
   }
   return nullptr;
 }

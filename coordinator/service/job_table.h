@@ -29,7 +29,8 @@ class JobTable {
   std::size_t size() const { return jobs_.size(); }
   bool Contains(JobUid uid) const { return jobs_.contains(uid); }
   Job* Get(JobUid uid) const;  // null if unknown
-  // Returns the newest job of this name or uid ("" for the newest of all), or null.
+  // Returns the job of this uid, or else the newest job of this name ("" for the newest of all), or
+  // null.
   Job* Find(absl::string_view name_or_uid) const;
   const Job* FindLiving(absl::string_view name) const;  // the job of this name that has not ended
   bool HasLiving() const;

@@ -22,7 +22,8 @@ struct Registrar::Registration {
   Session& session;
   const MonoTime now;
   v1::Hello hello;
-  TaskHello said = {};  // the Hello in the form of membership
+  TaskHello said = {  bool repeats_cordon = false;  // the task must be told its cordon, or the end of it, again
+};  // the Hello in the form of membership
   RegisterVerdict verdict = {};
   bool former_died = false;
   std::optional<std::string> contest = {};  // set if two processes replace each other
@@ -117,6 +118,14 @@ void Registrar::Fence(Registration& one) {
   const RegisterVerdict& verdict = one.verdict;
   const TaskHello& said = one.said;
   if (verdict.former) {
+    // The message with the cordon, or with its end, may not have arrived. The task then reports
+    // another state than the user has been told.
+    if (const TaskReport* report = parts_.reports->Find(*verdict.former);
+        verdict.former_same_process && report != nullptr &&
+        report->hello.cordoned() != one.hello.cordoned()) {
+      one.hello.set_cordoned(report->hello.cordoned());
+      one.repeats_cordon = true;
+    }
     if (const Session* old = parts_.sessions->Of(*verdict.former)) {
       const std::uint64_t old_number = old->number;
       const bool exit =
@@ -236,6 +245,11 @@ void Registrar::Welcome(Registration& one) {
           0, std::chrono::duration_cast<std::chrono::milliseconds>(backoff).count())));
   parts_.sessions->Queue(one.session, one.message);
   for (const v1::CoordinatorMessage& other : one.others) parts_.sessions->Queue(one.session, other);
+  if (one.repeats_cordon) {
+    v1::CoordinatorMessage message;
+    message.mutable_cordon()->set_on(one.hello.cordoned());
+    parts_.sessions->Queue(one.session, message);
+  }
   EndHeld(one);
   if (one.contest) parts_.logger->Warning(*one.contest);
   for (Job* job : one.jobs) job->Ready(verdict.task);

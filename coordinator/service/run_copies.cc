@@ -20,6 +20,7 @@ RunCopies::RunCopies(ServiceParts parts, Options options, runtime::Executor* cop
 
 void RunCopies::Tick() {
   if (options_.target.empty() || busy_) return;
+  ForgetDeleted();
   const MonoTime now = parts_.clock->Now();
   const std::optional<Folder> next = Next(now);
   if (!next) return;
@@ -46,13 +47,21 @@ std::optional<RunCopies::Folder> RunCopies::Next(MonoTime now) const {
   return std::nullopt;
 }
 
+void RunCopies::ForgetDeleted() {
+  const auto gone = [this](JobUid uid) { return parts_.jobs->Get(uid) == nullptr; };
+  std::erase_if(done_, gone);
+  std::erase_if(warned_, gone);
+  std::erase_if(tried_, [&](const auto& one) { return gone(one.first); });
+}
+
 void RunCopies::OnCopied(const Folder& folder, const absl::StatusOr<std::size_t>& result) {
   busy_ = false;
   Job* const job = parts_.jobs->Get(folder.uid);
+  if (job == nullptr) copies_->Post([this, folder] { copy_.Forget(folder.path); });
   if (result.ok()) {
     files_.Add(*result);
     if (warned_.erase(folder.uid) > 0 && job != nullptr)
-      job->Tell(absl::StrCat("the runs folder is copied again: target=", options_.target));
+      job->Tell(absl::StrCat("copying the runs folder works again: target=", options_.target));
     if (folder.ended) {
       done_.insert(folder.uid);
       tried_.erase(folder.uid);

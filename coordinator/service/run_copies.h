@@ -43,6 +43,7 @@ class RunCopies {
   };
   // Returns the next folder whose copy is due, or nullopt.
   std::optional<Folder> Next(MonoTime now) const;
+  void ForgetDeleted();
   void OnCopied(const Folder& folder, const absl::StatusOr<std::size_t>& result);
 
   const ServiceParts parts_;

@@ -98,6 +98,10 @@ TEST_CASE("mistakes in the file of contexts are named with their places") {
   CHECK(absl::StrContains(stage.err.str(), "config.yaml:3:"));
   CHECK(absl::StrContains(stage.err.str(), "config.yaml:4:"));
   CHECK(absl::StrContains(stage.err.str(), "tls_cert"));  // the suggestion
+  std::ofstream(stage.path()) << "contexts:\n  - {name: a, coordinator: 'h:1', tls_ca: ca.pem, "
+                                 "tls_cert: c.pem, tls_key: k.pem}\n";
+  CHECK(stage.Run({"context", "list"}) == kUsage);
+  CHECK(absl::StrContains(stage.err.str(), "expected an absolute path"));
 }
 
 TEST_CASE("the order of the places that name a coordinator") {
@@ -107,15 +111,16 @@ TEST_CASE("the order of the places that name a coordinator") {
   REQUIRE(stage.Run({"context", "add", "two", "--coordinator", "two:2", "--tls-ca", "ca.pem",
                      "--tls-cert", "alice.pem", "--tls-key", "alice.key"}) == kSucceeded);
   CHECK(stage.Address({}) == "one:1");
-  stage.context.environment["EVERGRAD_CONTEXT"] = "two";
-  CHECK(stage.Address({}) == "two:2");
-  CHECK(TargetOf(stage.context, {})->tls.cert == stage.folder / "work/alice.pem");
   stage.context.environment["EVERGRAD_COORDINATOR"] = "variable:3";
   CHECK(stage.Address({}) == "variable:3");
   CHECK(TargetOf(stage.context, {})->tls.empty());  // the certificate belongs to its context
   std::filesystem::create_directories(stage.folder / "work/.evergrad");
   std::ofstream(stage.folder / "work/.evergrad/coordinator.address") << "folder:4\n";
   CHECK(stage.Address({}) == "folder:4");
+  // Another folder does not change the cluster that this variable names.
+  stage.context.environment["EVERGRAD_CONTEXT"] = "two";
+  CHECK(stage.Address({}) == "two:2");
+  CHECK(TargetOf(stage.context, {})->tls.cert == stage.folder / "work/alice.pem");
   Connection named;
   named.context = "one";
   CHECK(stage.Address(named) == "one:1");

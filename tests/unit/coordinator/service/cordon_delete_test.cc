@@ -63,6 +63,33 @@ TEST_CASE("a task keeps its cordon for the next session, and only workers and se
   }
 }
 
+TEST_CASE("a cordon that did not arrive is sent again in the next session of the process") {
+  TestCluster c;
+  TestTask& first = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "a", 1));
+  REQUIRE(first.Registered());
+  REQUIRE(Cordon(c, "worker/a", true).ok());
+  // The process registers again and has not received the message.
+  TestTask& again = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "a", 1));
+  REQUIRE(again.Registered());
+  CHECK(again.Wait([](const v1::CoordinatorMessage& m) {
+    return m.has_cordon() && m.cordon().on();
+  }));
+  CHECK(IsListedAsCordoned(c, v1::ROLE_WORKER));
+  // Another process of this name begins without a cordon.
+  REQUIRE(c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "a", 2)).Registered());
+  CHECK_FALSE(IsListedAsCordoned(c, v1::ROLE_WORKER));
+}
+
+TEST_CASE("a uid names its job, whatever the names of other jobs are") {
+  TestCluster c;
+  const auto submitted = c.Submit(TestCluster::CountingYaml("job"));
+  REQUIRE(submitted.ok());
+  const std::string uid = JobUidString(JobUid(submitted->job_uid()));
+  const absl::Status refused = c.Submit(TestCluster::CountingYaml(uid)).status();
+  CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(refused.message()), Contains("like the uid of a job"));
+}
+
 TEST_CASE("an ended job is deleted, with its files if asked, and a living job is not") {
   TestCluster c;
   const auto remove = [&](const std::string& job, bool files) {
