@@ -51,8 +51,8 @@ class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
   virtual std::uint64_t size() const = 0;  // size at the time of opening
-  // A text that changes whenever the contents of the file change, or "" if the file system has none.
-  // For an object it is the object's etag.
+  // A text that changes whenever the contents of the file change, or "" if the file system has
+  // none. For an object it is the object's etag.
   virtual std::string version() const { return ""; }
   // Fills `out` with the bytes from `offset` on, and returns their number, which is below
   // out.size() only at the end of the file.

@@ -95,9 +95,9 @@ absl::Status CheckUri(absl::string_view uri) {
   if (IsObjectUri(uri)) return ParseObjectUri(uri).status();
   const std::size_t colon = uri.find("://");
   if (colon != absl::string_view::npos && uri.substr(0, colon) != "file") {
-    return absl::UnimplementedError(absl::StrCat(
-        "unsupported URI scheme: scheme=", Quoted(uri.substr(0, colon), kQuotedMax),
-        " uri=", Quoted(uri, kQuotedMax), " supported=file,s3,gs"));
+    return absl::UnimplementedError(
+        absl::StrCat("unsupported URI scheme: scheme=", Quoted(uri.substr(0, colon), kQuotedMax),
+                     " uri=", Quoted(uri, kQuotedMax), " supported=file,s3,gs"));
   }
   return LocalPath(uri).status();
 }

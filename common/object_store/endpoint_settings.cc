@@ -53,9 +53,9 @@ bool IsHost(const std::string& host) {
 
 bool IsPort(absl::string_view port) {
   std::uint32_t number = 0;
-  return port.size() <= 5 && std::all_of(port.begin(), port.end(), [](char c) {
-           return c >= '0' && c <= '9';
-         }) && absl::SimpleAtoi(port, &number) && number >= 1 && number <= 65535;
+  return port.size() <= 5 &&
+         std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
+         absl::SimpleAtoi(port, &number) && number >= 1 && number <= 65535;
 }
 
 bool IsLoopback(const std::string& host) {
@@ -67,9 +67,8 @@ bool IsLoopback(const std::string& host) {
 
 absl::StatusOr<Setting> CheckRegion(Setting region) {
   const bool ok = region.value.size() <= kRegionBytesMax &&
-                  std::all_of(region.value.begin(), region.value.end(), [](char c) {
-                    return IsAlphanumeric(c) || c == '-' || c == '_';
-                  });
+                  std::all_of(region.value.begin(), region.value.end(),
+                              [](char c) { return IsAlphanumeric(c) || c == '-' || c == '_'; });
   if (ok) return region;
   return UserError(absl::InvalidArgumentError(
       absl::StrCat(region.origin, ": a region has at most ", kRegionBytesMax,
@@ -77,9 +76,9 @@ absl::StatusOr<Setting> CheckRegion(Setting region) {
 }
 
 absl::StatusOr<Setting> RegionOf(const StoreOptions& options, const Variables& variables) {
-  return CheckRegion(FirstOf("--s3-region", options.s3_region,
-                             {"AWS_REGION", "AWS_DEFAULT_REGION"}, variables)
-                         .value_or(Setting{"default", "us-east-1"}));
+  return CheckRegion(
+      FirstOf("--s3-region", options.s3_region, {"AWS_REGION", "AWS_DEFAULT_REGION"}, variables)
+          .value_or(Setting{"default", "us-east-1"}));
 }
 
 absl::StatusOr<Endpoint> S3EndpointOf(absl::string_view bucket, const StoreOptions& options,
@@ -87,9 +86,8 @@ absl::StatusOr<Endpoint> S3EndpointOf(absl::string_view bucket, const StoreOptio
   EG_ASSIGN_OR_RETURN(const Setting region, RegionOf(options, variables));
   Endpoint endpoint;
   endpoint.region = region.value;
-  const std::optional<Setting> own =
-      FirstOf("--s3-endpoint", options.s3_endpoint, {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"},
-              variables);
+  const std::optional<Setting> own = FirstOf(
+      "--s3-endpoint", options.s3_endpoint, {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, variables);
   if (own) {
     EG_ASSIGN_OR_RETURN(endpoint.url, CheckEndpoint(own->origin, own->value));
   } else {
@@ -98,9 +96,9 @@ absl::StatusOr<Endpoint> S3EndpointOf(absl::string_view bucket, const StoreOptio
                                 absl::StartsWith(region.value, "cn-") ? ".cn" : "");
   }
   // The certificate of AWS (*.s3.REGION.amazonaws.com) does not cover names with dots.
-  endpoint.bucket_in_path = options.s3_addressing == "path" ||
-                            (options.s3_addressing == "auto" &&
-                             (own.has_value() || absl::StrContains(bucket, ".")));
+  endpoint.bucket_in_path =
+      options.s3_addressing == "path" ||
+      (options.s3_addressing == "auto" && (own.has_value() || absl::StrContains(bucket, ".")));
   return endpoint;
 }
 
@@ -123,8 +121,8 @@ absl::StatusOr<std::string> CheckEndpoint(absl::string_view origin, absl::string
     return bad("the URL of a store has no path, query or user");
   const std::size_t colon = rest.rfind(':');
   const std::size_t bracket = rest.rfind(']');
-  const bool has_port = colon != absl::string_view::npos &&
-                        (bracket == absl::string_view::npos || colon > bracket);
+  const bool has_port =
+      colon != absl::string_view::npos && (bracket == absl::string_view::npos || colon > bracket);
   const std::string host(rest.substr(0, has_port ? colon : rest.size()));
   if (!IsHost(host) || (has_port && !IsPort(rest.substr(colon + 1))))
     return bad("expected a URL like https://HOST or https://HOST:PORT");

@@ -32,9 +32,8 @@ class Stores {
     store.kind = kind;
     EG_ASSIGN_OR_RETURN(store.endpoint, EndpointOf(kind, bucket, parts_.store, parts_.variables));
     if (client_ == nullptr) {
-      EG_ASSIGN_OR_RETURN(
-          client_, http::MakeCurlClient(
-                       {.ca_file = parts_.store.ca_file, .interruption = interruption_}));
+      EG_ASSIGN_OR_RETURN(client_, http::MakeCurlClient({.ca_file = parts_.store.ca_file,
+                                                         .interruption = interruption_}));
     }
     auto& credentials = kind == fs::StoreKind::kS3 ? s3_credentials_ : gcs_credentials_;
     if (credentials == nullptr) credentials = MakeCredentials(kind);
@@ -164,8 +163,8 @@ absl::Status CheckStoreOptions(const StoreOptions& options) {
   EG_RETURN_IF_ERROR(EndpointOf(fs::StoreKind::kGcs, "", options, Variables()).status());
   const std::string& addressing = options.s3_addressing;
   if (addressing != "auto" && addressing != "path" && addressing != "virtual") {
-    return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "--s3-addressing: expected auto, path or virtual: got=`", addressing, "`")));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("--s3-addressing: expected auto, path or virtual: got=`", addressing, "`")));
   }
   if (options.ca_file.empty()) return absl::OkStatus();
   const absl::Status read = fs::ReadFile(options.ca_file, kCaFileBytesMax).status();

@@ -4,19 +4,19 @@
 // '/' (a marker), which MakeFolders writes so that an empty folder can be listed. A write collects
 // parts of `part_bytes` and uploads up to `uploads` of them at once, so an open file has at most
 // `uploads` + 1 parts in memory. A file of at most one part is written in one request by Commit.
-// Commit is atomic, and refuses an existing name (PutMode::kIfAbsent). A reader reads ahead in
-// blocks of `read_bytes`, and always reads the object that Open found: if the object was replaced,
-// ReadAt returns FailedPrecondition; if it was removed, NotFound. Blocks that the reader has already
-// read may still be returned.
+// Commit is atomic. It refuses an existing name (PutMode::kIfAbsent), except for files of Replace.
+// A reader reads ahead in blocks of `read_bytes`, and always reads the object that Open found: if
+// the object was replaced, ReadAt returns FailedPrecondition; if it was removed, NotFound. Blocks
+// that the reader has already read may still be returned.
 //
 // The failpoints are those of the local file system, so that one scenario tests both: fs.write at
 // each Append, fs.sync before the last part is sent, fs.link before the object appears,
-// fs.sync_folder after it (the object is deleted again) and after a removal, and fs.remove.
+// fs.sync_folder after it (a new object is deleted again) and after a removal, and fs.remove.
 //
 // Differences to local files:
 // - Create does not check that the folder exists.
-// - A key may be both a file and a prefix of other files. Create, with one listing, refuses the name
-//   of a folder; but Create and MakeFolders accept a name below a file.
+// - A key may be both a file and a prefix of other files. Create and Replace refuse the name of a
+//   folder, for which they request one listing. They and MakeFolders accept a name below a file.
 // - An error of a part in flight is returned by a later Append, or by Commit.
 // - After Unavailable or Cancelled, Commit may have written the object, because the store's answer
 //   may have been lost. All other errors leave the name free.
@@ -41,7 +41,7 @@ namespace evergrad::object_store {
 
 struct ObjectFileOptions {
   std::uint64_t part_bytes = 8u << 20;  // doubled after each 1,000 parts, so that 5 TB fit
-  // Threads that send parts and read blocks for all files together, and parts in flight of one file.
+  // Parts in flight of one file. All files together have as many threads for parts and blocks.
   int uploads = 4;
   std::uint64_t read_bytes = 4u << 20;
   fault::Failpoints* failpoints = nullptr;  // may be null; outlives the file system

@@ -62,9 +62,9 @@ class RangeRead {
     const std::uint64_t count = std::min<std::uint64_t>(block_bytes_, out_.size() - begin);
     EG_ASSIGN_OR_RETURN(const std::string bytes, store_.Get(key_, offset_ + begin, count, etag_));
     if (bytes.size() != count)
-      return absl::DataLossError(absl::StrCat("the store returned another number of bytes: offset=",
-                                              offset_ + begin, " want=", count,
-                                              " got=", bytes.size()));
+      return absl::DataLossError(
+          absl::StrCat("the store returned another number of bytes: offset=", offset_ + begin,
+                       " want=", count, " got=", bytes.size()));
     std::memcpy(out_.data() + begin, bytes.data(), bytes.size());
     return absl::OkStatus();
   }

@@ -15,7 +15,7 @@
 namespace evergrad::object_store {
 namespace {
 
-constexpr int kPartsPerSize = 1'000;               // parts until the size doubles
+constexpr int kPartsPerSize = 1'000;                 // parts until the size doubles
 constexpr std::uint64_t kPartBytesMax = 5ull << 30;  // the limit of S3 and GCS
 
 // Collects bytes in one buffer, and hands each full buffer to the IoThreads as a part. The public
@@ -50,14 +50,13 @@ class ObjectWriter final : public fs::WritableFile {
     EG_RETURN_IF_ERROR(At("fs.sync"));
     if (upload_.empty()) {
       EG_RETURN_IF_ERROR(At("fs.link"));
-      EG_RETURN_IF_ERROR(
-          Named(parts_.store->Put(parts_.key, buffer_, parts_.mode)));
+      EG_RETURN_IF_ERROR(Named(parts_.store->Put(parts_.key, buffer_, parts_.mode)));
     } else {
       EG_RETURN_IF_ERROR(SendPart());
       EG_ASSIGN_OR_RETURN(const std::vector<UploadedPart> sent, WaitForParts());
       EG_RETURN_IF_ERROR(At("fs.link"));
-      EG_RETURN_IF_ERROR(Named(
-          parts_.store->CompleteUpload(parts_.key, upload_, sent, parts_.mode)));
+      EG_RETURN_IF_ERROR(
+          Named(parts_.store->CompleteUpload(parts_.key, upload_, sent, parts_.mode)));
       completed_ = true;
     }
     absl::Status announced = At("fs.sync_folder");
@@ -116,8 +115,8 @@ class ObjectWriter final : public fs::WritableFile {
   absl::Status SendPart() {
     const int number = parts_begun_ + 1;
     if (number > kPartsMax)
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the file would be too large: path=", parts_.path, " parts_max=", kPartsMax));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the file would be too large: path=", parts_.path, " parts_max=", kPartsMax));
     if (upload_.empty()) {
       absl::StatusOr<std::string> upload = parts_.store->BeginUpload(parts_.key);
       if (!upload.ok()) return Failed(upload.status());
@@ -156,7 +155,8 @@ class ObjectWriter final : public fs::WritableFile {
     absl::StatusOr<UploadedPart> part = absl::CancelledError("an earlier part failed");
     if (needed) part = parts_.store->PutPart(parts_.key, upload_, number, bytes);
     std::string().swap(bytes);  // the memory is free before the next part may be sent
-    if (part.ok() && part->number != number) part = absl::DataLossError("a part has another number");
+    if (part.ok() && part->number != number)
+      part = absl::DataLossError("a part has another number");
     MutexLock lock(&mu_);
     --in_flight_;
     if (part.ok()) {
@@ -168,11 +168,11 @@ class ObjectWriter final : public fs::WritableFile {
   }
 
   const WriterParts parts_;
-  std::string buffer_;     // the part that is being filled
-  int parts_begun_ = 0;    // parts that were sent or are being sent
-  std::string upload_;     // "" before the first part; constant while parts are in flight
-  bool ended_ = false;     // committed, or failed
-  bool completed_ = false; // the upload is an object
+  std::string buffer_;      // the part that is being filled
+  int parts_begun_ = 0;     // parts that were sent or are being sent
+  std::string upload_;      // "" before the first part; constant while parts are in flight
+  bool ended_ = false;      // committed, or failed
+  bool completed_ = false;  // the upload is an object
   Mutex mu_;
   CondVar changed_;
   int in_flight_ ABSL_GUARDED_BY(mu_) = 0;

@@ -19,8 +19,8 @@ struct WriterParts {
   std::string path;                         // the object's URI
   std::string key;
   PutMode mode = PutMode::kIfAbsent;  // whether Commit replaces an existing object
-  std::uint64_t part_bytes = 0;  // above 0
-  int uploads = 1;               // parts in flight; above 0
+  std::uint64_t part_bytes = 0;       // above 0
+  int uploads = 1;                    // parts in flight; above 0
 };
 std::unique_ptr<fs::WritableFile> MakeObjectWriter(WriterParts parts);
 

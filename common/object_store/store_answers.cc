@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/base/escape.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
@@ -15,6 +16,7 @@ namespace evergrad::object_store {
 namespace {
 
 constexpr std::size_t kQuotedMax = 100;
+constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::size_t kCodeBytesMax = 64, kRegionBytesMax = 64;
 
 absl::Status Invalid(absl::string_view what) {
@@ -28,7 +30,7 @@ struct Document {
 };
 
 // pugixml expands no entity that a document defines, and its parser is not recursive. It accepts
-// text after the root, so the last character is checked here.
+// text before and after the root, so the first and the last character are checked here.
 absl::Status Parse(absl::string_view body, Document* document) {
   if (body.size() > kAnswerBytesMax)
     return Invalid(absl::StrCat("it is too long: bytes=", body.size(), " max=", kAnswerBytesMax));
@@ -36,7 +38,10 @@ absl::Status Parse(absl::string_view body, Document* document) {
   const auto tags = static_cast<std::size_t>(std::count(body.begin(), body.end(), '<'));
   if (tags > kTagsMax)
     return Invalid(absl::StrCat("it has too many tags: tags=", tags, " max=", kTagsMax));
-  if (!absl::EndsWith(absl::StripAsciiWhitespace(body), ">")) return Invalid("it has no end");
+  const absl::string_view text =
+      absl::StripAsciiWhitespace(absl::StripPrefix(body, kByteOrderMark));
+  if (!absl::StartsWith(text, "<")) return Invalid("it has no beginning");
+  if (!absl::EndsWith(text, ">")) return Invalid("it has no end");
   const pugi::xml_parse_result parsed = document->tree.load_buffer(
       body.data(), body.size(),
       pugi::parse_default | pugi::parse_doctype | pugi::parse_ws_pcdata_single,

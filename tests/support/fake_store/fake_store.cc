@@ -85,7 +85,8 @@ void Damage(Fault fault, http::Response* response) {
 }
 
 // Returns the answer of a fault for which the store does nothing, or nullopt.
-std::optional<http::Response> Refusal(Fault fault) {
+std::optional<http::Response> Refusal(Fault fault, absl::string_view method) {
+  if (fault == Fault::kConflict && (method == "GET" || method == "HEAD")) return std::nullopt;
   switch (fault) {
     case Fault::kInternalError: return StoreError(500, "InternalError");
     case Fault::kConflict: return StoreError(409, "ConditionalRequestConflict");
@@ -126,7 +127,7 @@ absl::StatusOr<http::Response> FakeStore::Send(const http::Request& request) {
     results_[number] = "not connected";
     return absl::UnavailableError("cannot connect: method=" + request.method);
   }
-  std::optional<http::Response> response = Refusal(fault);
+  std::optional<http::Response> response = Refusal(fault, request.method);
   if (!response) response = AnswerLocked(sent);
   if (fault == Fault::kErrorAfterSuccess) response = StoreError(500, "InternalError");
   if (fault == Fault::kAnswerLost) {

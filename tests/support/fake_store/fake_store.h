@@ -31,7 +31,7 @@ enum class Fault {
   kInternalError,      // 500; the store does nothing
   kErrorAfterSuccess,  // 500, although the store carries the request out
   kSlowDown,           // 503 SlowDown with Retry-After: 2; the store does nothing
-  kConflict,           // 409 ConditionalRequestConflict; the store does nothing
+  kConflict,           // 409 ConditionalRequestConflict to a write; the store does nothing
   kExpiredToken,       // 400 ExpiredToken; the store does nothing
   kErrorInBody,        // 200 with <Error> in the body; the store does nothing
   kUnreadableBody,     // the store carries the request out, and sends another body

@@ -182,7 +182,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> MemoryFileSystem::Begin(absl::stri
   if (!folders_.contains(FolderOf(path)))
     return FileError(ENOENT, "cannot open the folder of a new file", path);
   if ((files_.contains(path) && !replaces) || folders_.contains(path))
-    return FileError(EEXIST, "cannot create file", path);
+    return FileError(replaces ? EISDIR : EEXIST, "cannot create file", path);
   return std::unique_ptr<WritableFile>(
       std::make_unique<MemoryWriter>(this, path, replaces, generation_));
 }

@@ -36,8 +36,8 @@ class MemoryStore final : public ObjectStore {
     return info;
   }
 
-  absl::StatusOr<std::string> Get(const std::string& key, std::uint64_t offset,
-                                  std::uint64_t bytes, const std::string& etag) override {
+  absl::StatusOr<std::string> Get(const std::string& key, std::uint64_t offset, std::uint64_t bytes,
+                                  const std::string& etag) override {
     const StoreCall call{"Get", key, 0, offset, bytes};
     EG_RETURN_IF_ERROR(Begin(call));
     std::string result;

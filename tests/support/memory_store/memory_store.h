@@ -55,7 +55,7 @@ class MemoryBucket {
   void Erase(const std::string& key);
   std::optional<std::string> Contents(const std::string& key) const;
   std::vector<std::string> Keys() const;
-  std::size_t uploads() const;  // number of uploads that are neither completed nor aborted
+  std::size_t uploads() const;      // number of uploads that are neither completed nor aborted
   int parts_in_flight_max() const;  // largest number of PutPart calls at the same time
   // Returns the calls since the last TakeCalls, in the order of their beginnings.
   std::vector<std::string> TakeCalls();

@@ -230,8 +230,8 @@ TEST_CASE("each error has its kind and names the path") {
           {stage->files->Create(*stage / "none/x").status(), absl::StatusCode::kNotFound});
       cases.push_back({stage->files->Create(*stage / "file/x").status(),
                        absl::StatusCode::kFailedPrecondition});
-      cases.push_back({stage->files->MakeFolders(*stage / "file/x"),
-                       absl::StatusCode::kFailedPrecondition});
+      cases.push_back(
+          {stage->files->MakeFolders(*stage / "file/x"), absl::StatusCode::kFailedPrecondition});
     }
     for (const Case& c : cases) {
       INFO(c.status.ToString());
@@ -246,10 +246,12 @@ TEST_CASE("other URI schemes are refused by name") {
     INFO(kind);
     const auto stage = Make(kind);
     const std::vector<std::pair<const char*, std::string>> refused =
-        HasObjects(kind) ? std::vector<std::pair<const char*, std::string>>{
-                               {"/x", "file"}, {"file:///x", "file"}, {"hdfs://host/x", "hdfs"}}
-                         : std::vector<std::pair<const char*, std::string>>{
-                               {"s3://bucket/x", "s3"}, {"gs://b-2/x", "gs"}, {"hdfs://h/x", "hdfs"}};
+        HasObjects(kind)
+            ? std::vector<std::pair<const char*, std::string>>{{"/x", "file"},
+                                                               {"file:///x", "file"},
+                                                               {"hdfs://host/x", "hdfs"}}
+            : std::vector<std::pair<const char*, std::string>>{
+                  {"s3://bucket/x", "s3"}, {"gs://b-2/x", "gs"}, {"hdfs://h/x", "hdfs"}};
     for (const auto& [uri, scheme] : refused) {
       INFO(uri);
       const absl::Status status = stage->files->Create(uri).status();

@@ -80,7 +80,7 @@ TEST_CASE("keys of objects that exist only during a call are recognized") {
   }
   for (const std::string& key :
        {std::string(), std::string("a"), mark, "runs/" + mark, "x.evergrad-probe-" + mark,
-        "runs/.evergrad-part", std::string(".evergrad-part-")}) {
+        std::string("runs/.evergrad-part"), std::string(".evergrad-part-")}) {
     CAPTURE(key);
     CHECK_FALSE(IsInternalKey(key));
   }

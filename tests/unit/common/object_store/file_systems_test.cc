@@ -92,9 +92,9 @@ TEST_CASE("an endpoint is https, or http on a loopback address, and has only a h
     }
     CHECK(absl::IsInvalidArgument(url.status()));
     CHECK(BlameOf(url.status()) == Blame::kUser);
-    CHECK_THAT(std::string(url.status().message()),
-               Catch::StartsWith("--s3-endpoint: ") && !Catch::Contains("password") &&
-                   !Catch::Contains("\n"));
+    CHECK_THAT(std::string(url.status().message()), Catch::StartsWith("--s3-endpoint: ") &&
+                                                        !Catch::Contains("password") &&
+                                                        !Catch::Contains("\n"));
   }
 }
 
@@ -107,40 +107,107 @@ TEST_CASE("flags take precedence over variables, and variables over the addresse
     std::string bucket, url, region;
     bool bucket_in_path;
   } cases[] = {
-      {"default", {}, {}, fs::StoreKind::kS3, "bucket", "https://s3.us-east-1.amazonaws.com",
-       "us-east-1", false},
-      {"dots in the bucket", {}, {}, fs::StoreKind::kS3, "my.bucket",
-       "https://s3.us-east-1.amazonaws.com", "us-east-1", true},
-      {"region by variable", {}, {{"AWS_REGION", "eu-west-1"}, {"AWS_DEFAULT_REGION", "x"}},
-       fs::StoreKind::kS3, "bucket", "https://s3.eu-west-1.amazonaws.com", "eu-west-1", false},
-      {"default region by variable", {}, {{"AWS_REGION", ""}, {"AWS_DEFAULT_REGION", "eu-west-2"}},
-       fs::StoreKind::kS3, "bucket", "https://s3.eu-west-2.amazonaws.com", "eu-west-2", false},
-      {"region by flag", {.s3_region = "cn-north-1"}, {{"AWS_REGION", "eu-west-1"}},
-       fs::StoreKind::kS3, "bucket", "https://s3.cn-north-1.amazonaws.com.cn", "cn-north-1", false},
-      {"endpoint by variable", {},
+      {"default",
+       {},
+       {},
+       fs::StoreKind::kS3,
+       "bucket",
+       "https://s3.us-east-1.amazonaws.com",
+       "us-east-1",
+       false},
+      {"dots in the bucket",
+       {},
+       {},
+       fs::StoreKind::kS3,
+       "my.bucket",
+       "https://s3.us-east-1.amazonaws.com",
+       "us-east-1",
+       true},
+      {"region by variable",
+       {},
+       {{"AWS_REGION", "eu-west-1"}, {"AWS_DEFAULT_REGION", "x"}},
+       fs::StoreKind::kS3,
+       "bucket",
+       "https://s3.eu-west-1.amazonaws.com",
+       "eu-west-1",
+       false},
+      {"default region by variable",
+       {},
+       {{"AWS_REGION", ""}, {"AWS_DEFAULT_REGION", "eu-west-2"}},
+       fs::StoreKind::kS3,
+       "bucket",
+       "https://s3.eu-west-2.amazonaws.com",
+       "eu-west-2",
+       false},
+      {"region by flag",
+       {.s3_region = "cn-north-1"},
+       {{"AWS_REGION", "eu-west-1"}},
+       fs::StoreKind::kS3,
+       "bucket",
+       "https://s3.cn-north-1.amazonaws.com.cn",
+       "cn-north-1",
+       false},
+      {"endpoint by variable",
+       {},
        {{"AWS_ENDPOINT_URL", "https://a.example.org/"}},
-       fs::StoreKind::kS3, "bucket", "https://a.example.org", "us-east-1", true},
-      {"endpoint by the variable of S3", {},
+       fs::StoreKind::kS3,
+       "bucket",
+       "https://a.example.org",
+       "us-east-1",
+       true},
+      {"endpoint by the variable of S3",
+       {},
        {{"AWS_ENDPOINT_URL", "https://a.example.org"},
         {"AWS_ENDPOINT_URL_S3", "https://b.example.org"}},
-       fs::StoreKind::kS3, "bucket", "https://b.example.org", "us-east-1", true},
-      {"endpoint by flag", {.s3_endpoint = "http://127.0.0.1:9000", .s3_region = "r"},
+       fs::StoreKind::kS3,
+       "bucket",
+       "https://b.example.org",
+       "us-east-1",
+       true},
+      {"endpoint by flag",
+       {.s3_endpoint = "http://127.0.0.1:9000", .s3_region = "r"},
        {{"AWS_ENDPOINT_URL_S3", "not a URL"}},
-       fs::StoreKind::kS3, "bucket", "http://127.0.0.1:9000", "r", true},
-      {"virtual host", {.s3_endpoint = "https://a.example.org", .s3_addressing = "virtual"}, {},
-       fs::StoreKind::kS3, "my.bucket", "https://a.example.org", "us-east-1", false},
-      {"path", {.s3_addressing = "path"}, {},
-       fs::StoreKind::kS3, "bucket", "https://s3.us-east-1.amazonaws.com", "us-east-1", true},
-      {"Google", {.s3_endpoint = "https://a.example.org", .s3_region = "r"},
+       fs::StoreKind::kS3,
+       "bucket",
+       "http://127.0.0.1:9000",
+       "r",
+       true},
+      {"virtual host",
+       {.s3_endpoint = "https://a.example.org", .s3_addressing = "virtual"},
+       {},
+       fs::StoreKind::kS3,
+       "my.bucket",
+       "https://a.example.org",
+       "us-east-1",
+       false},
+      {"path",
+       {.s3_addressing = "path"},
+       {},
+       fs::StoreKind::kS3,
+       "bucket",
+       "https://s3.us-east-1.amazonaws.com",
+       "us-east-1",
+       true},
+      {"Google",
+       {.s3_endpoint = "https://a.example.org", .s3_region = "r"},
        {{"AWS_ENDPOINT_URL", "https://b.example.org"}},
-       fs::StoreKind::kGcs, "bucket", "https://storage.googleapis.com", "auto", true},
-      {"another service for gs", {.gcs_endpoint = "http://localhost:4443/"}, {},
-       fs::StoreKind::kGcs, "bucket", "http://localhost:4443", "auto", true},
+       fs::StoreKind::kGcs,
+       "bucket",
+       "https://storage.googleapis.com",
+       "auto",
+       true},
+      {"another service for gs",
+       {.gcs_endpoint = "http://localhost:4443/"},
+       {},
+       fs::StoreKind::kGcs,
+       "bucket",
+       "http://localhost:4443",
+       "auto",
+       true},
   };
   for (const auto& c : cases) {
     INFO(c.name);
-    const auto endpoint =
-        EndpointOf(c.kind, c.bucket, c.options, VariablesOf(c.environment));
+    const auto endpoint = EndpointOf(c.kind, c.bucket, c.options, VariablesOf(c.environment));
     REQUIRE(endpoint.ok());
     CHECK(endpoint->url == c.url);
     CHECK(endpoint->region == c.region);
@@ -228,14 +295,13 @@ TEST_CASE("local files need no store, and other schemes are refused by name") {
   fault::Failpoints failpoints;
   const fs::Roots roots = fs::Roots::Only({folder.path()}, "give --checkpoint-root");
   ManualClock clock;
-  const auto files = MakeFileSystem(
-      {.local = {.failpoints = &failpoints, .roots = &roots},
-       .variables =
-           [](const std::string& name) -> std::optional<std::string> {
-         FAIL("a variable was read: " << name);
-         return std::nullopt;
-       },
-       .clock = &clock});
+  const auto files =
+      MakeFileSystem({.local = {.failpoints = &failpoints, .roots = &roots},
+                      .variables = [](const std::string& name) -> std::optional<std::string> {
+                        FAIL("a variable was read: " << name);
+                        return std::nullopt;
+                      },
+                      .clock = &clock});
   for (const std::string& root : {folder.path(), "file://" + folder.path()}) {
     REQUIRE(files->MakeFolders(root + "/a").ok());
     REQUIRE(fs::WriteWhole(*files, root + "/a/b", "bytes").ok());

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/object_store/store_answers.h"
 #include "tests/unit/common/object_store/http_store_fixture.h"
 
 namespace evergrad::object_store {

@@ -60,8 +60,7 @@ std::string Text(std::size_t count) {
 
 std::string At(fs::ReadableFile& file, std::uint64_t offset, std::size_t count) {
   std::string out(count, '?');
-  const auto read =
-      file.ReadAt(offset, std::as_writable_bytes(std::span(out.data(), out.size())));
+  const auto read = file.ReadAt(offset, std::as_writable_bytes(std::span(out.data(), out.size())));
   if (!read.ok()) return read.status().ToString();
   return out.substr(0, *read);
 }
@@ -105,7 +104,8 @@ TEST_CASE("a file of at most one part takes one request, and a larger one is upl
   }
 }
 
-TEST_CASE("the size of a part doubles after each 1,000 parts, and parts beyond 10,000 are refused") {
+TEST_CASE(
+    "the size of a part doubles after each 1,000 parts, and parts beyond 10,000 are refused") {
   ObjectFileOptions options = Small();
   options.part_bytes = 1;
   Stage stage(options);
@@ -122,18 +122,23 @@ TEST_CASE("the size of a part doubles after each 1,000 parts, and parts beyond 1
   CHECK(stage.bucket.Contents("largest") == largest);
   const absl::Status larger = stage.Write("s3://bucket/larger", largest + "x");
   CHECK(absl::IsResourceExhausted(larger));
-  CHECK(larger.message() ==
-        "the file would be too large: path=s3://bucket/larger parts_max=10000");
+  CHECK(larger.message() == "the file would be too large: path=s3://bucket/larger parts_max=10000");
   CHECK_FALSE(stage.bucket.Contents("larger"));
   CHECK(stage.bucket.uploads() == 0);
 }
 
 TEST_CASE("parts that arrive in the reverse order make the same file") {
   Stage stage(Small(3));
-  std::array<WaitableEvent, 5> arrived;
+  std::array<WaitableEvent, 5> begun, arrived;
   stage.bucket.before = [&](const StoreCall& call) {
-    if (call.name == "PutPart" && call.part < 3)
-      arrived[static_cast<std::size_t>(call.part) + 1].Wait();
+    if (call.name != "PutPart") return absl::OkStatus();
+    const auto part = static_cast<std::size_t>(call.part);
+    begun[part].Set();
+    if (part < 3) arrived[part + 1].Wait();
+    if (part == 3) {
+      begun[1].Wait();
+      begun[2].Wait();
+    }
     return absl::OkStatus();
   };
   stage.bucket.after = [&](const StoreCall& call) {
@@ -230,7 +235,8 @@ TEST_CASE("an error of any other request of a write is returned, and leaves noth
   }
 }
 
-TEST_CASE("a file that is destroyed without a commit aborts its upload after its parts have ended") {
+TEST_CASE(
+    "a file that is destroyed without a commit aborts its upload after its parts have ended") {
   Stage stage(Small(2));
   WaitableEvent begun, gate, aborted;
   std::atomic<bool> ended = false, in_order = false;
@@ -273,9 +279,7 @@ TEST_CASE("each failpoint fails at its step, and leaves neither an object nor pa
       {"fs.write", 5, {}},
       {"fs.sync", 5, {"BeginUpload a", "AbortUpload a"}},
       {"fs.link", 5, {"BeginUpload a", "PutPart a 2 [1]", "AbortUpload a"}},
-      {"fs.sync_folder",
-       5,
-       {"BeginUpload a", "PutPart a 2 [1]", "CompleteUpload a 2", "Delete a"}},
+      {"fs.sync_folder", 5, {"BeginUpload a", "PutPart a 2 [1]", "CompleteUpload a 2", "Delete a"}},
   };
   for (const auto& c : cases) {
     INFO(c.failpoint << " " << c.bytes);
@@ -346,7 +350,8 @@ TEST_CASE("reads of any range return the bytes of the object") {
   }
 }
 
-TEST_CASE("a reader fetches more blocks at once while it reads on, and keeps its last two fetches") {
+TEST_CASE(
+    "a reader fetches more blocks at once while it reads on, and keeps its last two fetches") {
   Stage stage(Small(3));
   stage.bucket.Write("a", Text(100));
   const auto file = stage.files->Open("s3://bucket/a");
@@ -445,9 +450,9 @@ TEST_CASE("a folder is listed from pages of any size, in the order of names") {
   for (const std::size_t page : {1, 2, 3, 1000}) {
     INFO(page);
     Stage stage(Small(), {"s3://bucket", page});
-    for (const char* key : {"other", "runs", "runs-2/x", "runs/", "runs/b/1", "runs/b/2/3", "runs/b-",
-                            "runs/b.txt", "runs/a", "runs/c/", "runs/d", "runs/d/x", "runs2/x",
-                            "runs/.evergrad-probe-7", "runs/x.evergrad-part-1",
+    for (const char* key : {"other", "runs", "runs-2/x", "runs/", "runs/b/1", "runs/b/2/3",
+                            "runs/b-", "runs/b.txt", "runs/a", "runs/c/", "runs/d", "runs/d/x",
+                            "runs2/x", "runs/.evergrad-probe-7", "runs/x.evergrad-part-1",
                             "runs/a.evergrad-probe-1/x", "runs//y", "runs/../z", "runs/e\n"})
       stage.bucket.Write(key, key);
     CHECK(*stage.files->List("s3://bucket/runs") ==
@@ -460,12 +465,11 @@ TEST_CASE("a folder is listed from pages of any size, in the order of names") {
                                   {"d", 6, false},
                                   {"d", 0, true}});
     CHECK(stage.files->List("s3://bucket/runs/c/")->empty());
-    CHECK(*stage.files->List("s3://bucket") ==
-          std::vector<ListedFile>{{"other", 5, false},
-                                  {"runs", 4, false},
-                                  {"runs", 0, true},
-                                  {"runs-2", 0, true},
-                                  {"runs2", 0, true}});
+    CHECK(*stage.files->List("s3://bucket") == std::vector<ListedFile>{{"other", 5, false},
+                                                                       {"runs", 4, false},
+                                                                       {"runs", 0, true},
+                                                                       {"runs-2", 0, true},
+                                                                       {"runs2", 0, true}});
     CHECK(absl::IsNotFound(stage.files->List("s3://bucket/run").status()));
     CHECK(absl::IsFailedPrecondition(stage.files->List("s3://bucket/other").status()));
   }
@@ -477,9 +481,15 @@ TEST_CASE("a wrong listing of a store is an error, and an endless one ends") {
     std::function<void(ListPage*)> change;
     absl::StatusCode code;
   } cases[] = {
-      {"key elsewhere", [](ListPage* p) { p->objects = {{"other/a", 1}}; },
+      {"key elsewhere",
+       [](ListPage* p) {
+         p->objects = {{"other/a", 1}};
+       },
        absl::StatusCode::kDataLoss},
-      {"key below a child", [](ListPage* p) { p->objects = {{"runs/a/b", 1}}; },
+      {"key below a child",
+       [](ListPage* p) {
+         p->objects = {{"runs/a/b", 1}};
+       },
        absl::StatusCode::kDataLoss},
       {"prefix elsewhere", [](ListPage* p) { p->prefixes = {"other/a/"}; },
        absl::StatusCode::kDataLoss},
@@ -488,8 +498,7 @@ TEST_CASE("a wrong listing of a store is an error, and an endless one ends") {
       {"prefix below a child", [](ListPage* p) { p->prefixes = {"runs/a/b/"}; },
        absl::StatusCode::kDataLoss},
       {"same page again", [](ListPage* p) { p->next = "again"; }, absl::StatusCode::kDataLoss},
-      {"endless pages",
-       [n = 0](ListPage* p) mutable { p->next = absl::StrCat("page ", ++n); },
+      {"endless pages", [n = 0](ListPage* p) mutable { p->next = absl::StrCat("page ", ++n); },
        absl::StatusCode::kResourceExhausted},
       {"too many files",
        [](ListPage* p) {
@@ -592,8 +601,9 @@ TEST_CASE("objects outside of the roots are refused before their store is opened
     for (const absl::Status& status : AllErrors(*files, uri)) {
       CHECK(absl::IsPermissionDenied(status));
       CHECK(BlameOf(status) == Blame::kUser);
-      CHECK_THAT(std::string(status.message()),
-                 Catch::StartsWith("a checkpoint's file lies outside of the allowed folders: path="));
+      CHECK_THAT(
+          std::string(status.message()),
+          Catch::StartsWith("a checkpoint's file lies outside of the allowed folders: path="));
     }
   }
   for (const absl::Status& status : AllErrors(*files, "s3://bucket/in/../x"))

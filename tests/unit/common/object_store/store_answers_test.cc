@@ -66,9 +66,9 @@ TEST_CASE("without an encoding, keys are plain text of XML") {
 }
 
 TEST_CASE("an empty page is valid") {
-  for (const std::string& body :
-       {PageWith(kLast), std::string("<ListBucketResult><IsTruncated>false</IsTruncated>"
-                                     "</ListBucketResult>\n \n")}) {
+  for (const std::string& body : {PageWith(kLast), absl::StrCat("\xEF\xBB\xBF", PageWith(kLast)),
+                                  std::string("<ListBucketResult><IsTruncated>false</IsTruncated>"
+                                              "</ListBucketResult>\n \n")}) {
     const absl::StatusOr<ListPage> page = ReadListPage(body, "runs/", "token");
     REQUIRE(page.ok());
     CHECK(page->objects.empty());
@@ -86,8 +86,9 @@ TEST_CASE("a page that is not valid is an error that names the mistake") {
     std::string body, mistake;
   };
   const std::vector<Case> cases = {
-      {"", "it has no end"},
-      {"no XML", "it has no end"},
+      {"", "it has no beginning"},
+      {"no XML", "it has no beginning"},
+      {absl::StrCat("text", PageWith(kLast)), "it has no beginning"},
       {"<", "it has no end"},
       {"<!-- only a comment -->", ""},
       {"<ListBucketResult>", ""},

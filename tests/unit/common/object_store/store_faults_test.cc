@@ -17,6 +17,7 @@ namespace {
 
 using absl::StatusCode;
 using test::Fault;
+using test::kAllFaults;
 
 constexpr char kKey[] = "runs/1/manifest";
 constexpr char kOurs[] = "our bytes!";
@@ -78,11 +79,12 @@ TEST_CASE("one fault at any request does not prevent a write, and leaves one obj
   }
 }
 
-TEST_CASE("two faults at any requests leave one object, or a clean error") {
+TEST_CASE("two faults at any requests do not prevent a write, and leave one object") {
   const Fault faults[] = {Fault::kNotConnected, Fault::kAnswerLost, Fault::kErrorAfterSuccess,
                           Fault::kConflict};
   for (const fs::StoreKind kind : kKinds) {
     for (const Way way : kWays) {
+      std::vector<std::string> failures;
       for (std::size_t first = 0; first < 10; ++first) {
         for (std::size_t second = first + 1; second < 14; ++second) {
           for (const Fault fault : faults) {
@@ -93,14 +95,15 @@ TEST_CASE("two faults at any requests leave one object, or a clean error") {
               stage.server->FailRequest(second, other);
               std::string upload;
               const absl::Status written = Write(*store, way, &upload);
-              if (written.ok() && stage.BytesOf(kKey) == kOurs &&
-                  stage.server->objects().size() == 1)
-                continue;
-              FAIL(Describe(kind, way) << ": " << written << "\n" << TranscriptOf(stage));
+              if (!written.ok() || stage.BytesOf(kKey) != kOurs ||
+                  stage.server->objects().size() != 1)
+                failures.push_back(absl::StrCat(written.ToString(), "\n", TranscriptOf(stage)));
             }
           }
         }
       }
+      CAPTURE(Describe(kind, way));
+      CHECK(failures == std::vector<std::string>());
     }
   }
 }
@@ -242,6 +245,7 @@ TEST_CASE("a read repeats after any fault, and never returns other bytes") {
     for (const Fault fault : kAllFaults) {
       // No store reports an error with status 200 in the place of an object.
       if (fault == Fault::kErrorInBody || fault == Fault::kUnreadableBody) continue;
+      if (fault == Fault::kConflict) continue;  // of writes
       CAPTURE(NameOfKind(kind), static_cast<int>(fault));
       StoreStage stage(kind);
       const auto store = stage.NewStore();
@@ -261,6 +265,7 @@ TEST_CASE("a read repeats after any fault, and never returns other bytes") {
 TEST_CASE("a list repeats after any fault") {
   for (const Fault fault : kAllFaults) {
     if (fault == Fault::kWrongRange || fault == Fault::kWrongLength) continue;  // of objects
+    if (fault == Fault::kConflict) continue;                                    // of writes
     CAPTURE(static_cast<int>(fault));
     StoreStage stage(fs::StoreKind::kS3);
     const auto store = stage.NewStore();
