@@ -61,62 +61,92 @@ class AuditedResponder final : public transport::UnaryResponder {
 
 void AuditLog::Write(const Entry& entry, const absl::Status& result) {
   std::uint64_t left_out = 0;
+  const std::string caller(NameOf(entry.caller));
   {
     MutexLock lock(&mu_);
     const MonoTime now = clock_->Now();
     if (result.ok() && IsRepeated(entry, now)) return;
     if (!result.ok()) {
-      if (!TakeToken(now)) {
-        ++left_out_;
+      Bucket& bucket = BucketOf(caller, now);
+      if (!TakeToken(&bucket, now)) {
+        ++bucket.left_out;
         return;
       }
-      left_out = std::exchange(left_out_, 0);
+      left_out = std::exchange(bucket.left_out, 0);
     }
   }
-  if (left_out > 0) WriteLeftOut(left_out);
+  if (left_out > 0) WriteLeftOut(caller, left_out);
   logger_->Info(absl::StrCat(
       "audit: action=", Value(entry.action), " caller=", Value(entry.caller.task),
-      " peer=", Value(entry.caller.address), " object=", Value(entry.object), " result=",
+      " peer=", Value(entry.caller.address), " object=", Value(entry.object),
+      entry.detail.empty() ? "" : absl::StrCat(" ", entry.detail), " result=",
       result.ok() ? "ok"
                   : absl::StrCat(absl::StatusCodeToString(result.code()), ": ",
                                  Quoted(result.message(), kResultCharactersMax))));
 }
 
 void AuditLog::Tick() {
-  std::uint64_t left_out = 0;
+  std::map<std::string, std::uint64_t> left_out;
   {
     MutexLock lock(&mu_);
-    if (left_out_ == 0 || !TakeToken(clock_->Now())) return;
-    left_out = std::exchange(left_out_, 0);
+    const MonoTime now = clock_->Now();
+    for (auto& [caller, bucket] : buckets_) {
+      if (bucket.left_out > 0 && TakeToken(&bucket, now))
+        left_out[caller] = std::exchange(bucket.left_out, 0);
+    }
   }
-  WriteLeftOut(left_out);
+  for (const auto& [caller, number] : left_out) WriteLeftOut(caller, number);
 }
 
 bool AuditLog::IsRepeated(const Entry& entry, MonoTime now) {
-  const std::string key = absl::StrCat(entry.action, " ", NameOf(entry.caller), " ", entry.object);
-  const auto found = remembered_.find(key);
-  if (found != remembered_.end() && now - found->second < limits_.repeated_within) return true;
-  if (remembered_.size() >= limits_.remembered_max) {
+  const std::string call =
+      absl::StrCat(entry.action, " ", NameOf(entry.caller), " ", entry.detail);
+  const auto found = remembered_.find(entry.object);
+  if (found != remembered_.end() && found->second.call == call &&
+      now - found->second.at < limits_.repeated_within)
+    return true;
+  if (found == remembered_.end() && remembered_.size() >= limits_.remembered_max) {
     std::erase_if(remembered_,
-                  [&](const auto& one) { return now - one.second >= limits_.repeated_within; });
+                  [&](const auto& one) { return now - one.second.at >= limits_.repeated_within; });
     // A call that is forgotten too early only has one line more.
     if (remembered_.size() >= limits_.remembered_max) remembered_.clear();
   }
-  remembered_[key] = now;
+  remembered_[entry.object] = {call, now};
   return false;
 }
 
-bool AuditLog::TakeToken(MonoTime now) {
-  const double seconds = std::chrono::duration<double>(now - filled_at_).count();
-  tokens_ = std::min(limits_.failed_burst, tokens_ + seconds * limits_.failed_per_second);
-  filled_at_ = now;
-  if (tokens_ < 1) return false;
-  tokens_ -= 1;
+AuditLog::Bucket& AuditLog::BucketOf(const std::string& caller, MonoTime now) {
+  const auto found = buckets_.find(caller);
+  if (found != buckets_.end()) return found->second;
+  if (buckets_.size() >= limits_.callers_max) {
+    // A caller whose bucket is full needs none.
+    std::erase_if(buckets_, [&](auto& one) {
+      Fill(&one.second, now);
+      return one.second.left_out == 0 && one.second.tokens >= limits_.failed_burst;
+    });
+  }
+  const bool shared = buckets_.size() >= limits_.callers_max;
+  return buckets_.try_emplace(shared ? "other callers" : caller, Bucket{limits_.failed_burst, now})
+      .first->second;
+}
+
+void AuditLog::Fill(Bucket* bucket, MonoTime now) const {
+  const double seconds = std::chrono::duration<double>(now - bucket->filled_at).count();
+  bucket->tokens =
+      std::min(limits_.failed_burst, bucket->tokens + seconds * limits_.failed_per_second);
+  bucket->filled_at = now;
+}
+
+bool AuditLog::TakeToken(Bucket* bucket, MonoTime now) const {
+  Fill(bucket, now);
+  if (bucket->tokens < 1) return false;
+  bucket->tokens -= 1;
   return true;
 }
 
-void AuditLog::WriteLeftOut(std::uint64_t left_out) {
-  logger_->Info(absl::StrCat("audit: too many calls were refused or failed: left_out=", left_out));
+void AuditLog::WriteLeftOut(const std::string& caller, std::uint64_t left_out) {
+  logger_->Info(absl::StrCat("audit: lines about refused or failed calls were left out: caller=",
+                             Value(caller), " left_out=", left_out));
 }
 
 Responder Audited(std::shared_ptr<AuditLog> log, const ControlCall& call, AuditLog::Entry entry,

@@ -5,9 +5,10 @@
 //   result=PERMISSION_DENIED: the job belongs to another user: …
 //
 // Every value is escaped, and quoted if it could be read as several values. The number of lines is
-// limited, so that a caller cannot fill the disk: refused and failed calls beyond a rate are only
-// counted, and the log states their number. A successful call that the same caller repeats on the
-// same object within a minute has one line. Thread-safe.
+// limited, so that a caller cannot fill the disk: refused and failed calls of a caller beyond a rate
+// are only counted, and the log states their number. A successful call has no further line if the
+// last successful call about the same object was the same call of the same caller, within the last
+// minute. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -28,12 +29,13 @@
 namespace evergrad::coordinator {
 
 struct AuditLimits {
-  // Lines about refused and failed calls: the number that may come at once, and the number per
-  // second after that.
+  // Lines about refused and failed calls of one caller: the number that may come at once, and the
+  // number per second after that.
   double failed_burst = 20, failed_per_second = 1;
   // A successful call that is repeated within this time has no further line.
   std::chrono::milliseconds repeated_within{60'000};
-  std::size_t remembered_max = 1024;  // limit of the successful calls that are remembered
+  std::size_t remembered_max = 1024;  // limit of the objects whose last call is remembered
+  std::size_t callers_max = 64;       // further callers share one rate
 };
 
 class AuditLog {
@@ -42,33 +44,43 @@ class AuditLog {
     std::string action;  // the name of the RPC: "CancelJob"
     Caller caller;
     std::string object;  // "mnist/0123456789abcdef" or "worker/0"; "" if the call has none
+    std::string detail = {};  // "on=true"; "" if the call has none
   };
   // `logger` and `clock` outlive the log.
   AuditLog(log::Logger* logger, const Clock* clock, AuditLimits limits = AuditLimits())
       : logger_(logger),
         clock_(clock),
-        limits_(limits),
-        tokens_(limits.failed_burst),
-        filled_at_(clock->Now()) {}
+        limits_(limits) {}
 
   void Write(const Entry& entry, const absl::Status& result);
-  // Writes the number of the calls that were only counted, once the rate permits a line.
+  // Writes the numbers of the calls that were only counted, once the rate of their caller permits a
+  // line.
   void Tick();
 
  private:
   bool IsRepeated(const Entry& entry, MonoTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool TakeToken(MonoTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void WriteLeftOut(std::uint64_t left_out);
+  // The lines about refused and failed calls of one caller.
+  struct Bucket {
+    double tokens = 0;  // lines that may come now
+    MonoTime filled_at{0};
+    std::uint64_t left_out = 0;  // calls that were only counted
+  };
+  struct Remembered {
+    std::string call;
+    MonoTime at{0};
+  };
+  Bucket& BucketOf(const std::string& caller, MonoTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Fill(Bucket* bucket, MonoTime now) const;
+  bool TakeToken(Bucket* bucket, MonoTime now) const;
+  void WriteLeftOut(const std::string& caller, std::uint64_t left_out);
 
   log::Logger* const logger_;
   const Clock* const clock_;
   const AuditLimits limits_;
   Mutex mu_;
-  double tokens_ ABSL_GUARDED_BY(mu_);  // lines about refused and failed calls that may come now
-  MonoTime filled_at_ ABSL_GUARDED_BY(mu_);
-  std::uint64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;  // calls that were only counted
-  // Successful calls, and the times of their lines.
-  std::map<std::string, MonoTime> remembered_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Bucket> buckets_ ABSL_GUARDED_BY(mu_);  // by NameOf(caller)
+  // The last successful call about each object.
+  std::map<std::string, Remembered> remembered_ ABSL_GUARDED_BY(mu_);
 };
 
 // Returns a responder that passes the answer to `responder`. It first writes the line of the call,

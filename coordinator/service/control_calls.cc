@@ -30,6 +30,13 @@ class ParsedRequest final : public ParsedCall {
     if constexpr (requires(const Request& request) { request.task(); }) return request_.task();
     return "";
   }
+  std::string Detail() const override {
+    if constexpr (requires(const Request& request) { request.on(); })
+      return request_.on() ? "on=true" : "on=false";
+    if constexpr (requires(const Request& request) { request.files(); })
+      return request_.files() ? "files=true" : "files=false";
+    return "";
+  }
   void Serve(const CallHandlers& handlers, const Caller& caller,
              const Responder& responder) const override {
     auto& handler = *(handlers.*Handlers);

@@ -45,6 +45,8 @@ class ParsedCall {
   // Return the job and the task that the request names, as the caller has written them, or "".
   virtual std::string NamedJob() const = 0;
   virtual std::string NamedTask() const = 0;
+  // Returns the switch of the request for the audit log, "on=true" or "files=false", or "".
+  virtual std::string Detail() const = 0;
   // Serves the request on the control executor, by `Serve(request, caller, responder)`, or by
   // `Serve(request, responder)` if the handler does not depend on the caller.
   virtual void Serve(const CallHandlers& handlers, const Caller& caller,

@@ -268,7 +268,7 @@ void ControlPlane::OnCall(const ControlCall& call, const Caller& caller, const s
     return responder->Answer(absl::InvalidArgumentError(
         absl::StrCat("malformed request: method=", call.method, " bytes=", request.size())));
   }
-  AuditLog::Entry entry{std::string(call.name()), caller, parsed->NamedTask()};
+  AuditLog::Entry entry{std::string(call.name()), caller, parsed->NamedTask(), parsed->Detail()};
   absl::Status allowed;
   if (const std::string name = parsed->NamedJob(); !name.empty()) {
     const Job* const job = call.owner_only ? jobs_.Find(name) : nullptr;

@@ -6,6 +6,13 @@
 #include "common/base/status.h"
 
 namespace evergrad::transport {
+namespace {
+
+// A reason that stays is reported again after this number of checks, which is an hour with a check
+// every 5 s.
+constexpr int kChecksPerReport = 720;
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<TlsWatch>> TlsWatch::Open(const TlsFiles& files, Events events) {
   EG_ASSIGN_OR_RETURN(std::optional<TlsPems> pems, LoadTls(files));
@@ -44,7 +51,8 @@ bool TlsWatch::Refuse(const std::shared_ptr<const TlsPems>& before, absl::string
   MutexLock lock(&mu_);
   if (pems_ != before) return false;  // another thread has used newer contents meanwhile
   ++stats_.failures;
-  if (reason_ == reason) return false;
+  if (reason_ == reason && ++same_reason_ % kChecksPerReport != 0) return false;
+  if (reason_ != reason) same_reason_ = 0;
   reason_ = std::string(reason);
   return true;
 }

@@ -29,7 +29,8 @@ class TlsWatch {
   struct Events {
     // The new contents are in use from now on.
     std::function<void(const TlsPems&)> reloaded;
-    // The files have new contents that cannot be used. A reason that lasts is reported once.
+    // The files have new contents that cannot be used. A reason that lasts is reported
+    // at once and then after each 720 checks.
     std::function<void(const absl::Status&)> refused;
   };
   // Reads the files for the first time. All three must be given. The errors are those of LoadTls.
@@ -61,6 +62,7 @@ class TlsWatch {
   std::shared_ptr<const TlsPems> pems_ ABSL_GUARDED_BY(mu_);
   Stats stats_ ABSL_GUARDED_BY(mu_);
   std::string reason_ ABSL_GUARDED_BY(mu_);  // of the last refusal; "" after a success
+  int same_reason_ ABSL_GUARDED_BY(mu_) = 0;  // refusals with this reason after the first
 };
 
 }  // namespace evergrad::transport

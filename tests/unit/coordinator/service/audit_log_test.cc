@@ -90,7 +90,7 @@ TEST_CASE("text of a caller is one value of the line, whatever it contains") {
   const Lines lines = stage.Take();
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].size() < 1000);
-  CHECK_THAT(lines[0], Catch::Contains("x\u2026 result=NOT_FOUND: yy"));
+  CHECK_THAT(lines[0], Catch::Contains("x\u2026\" result=NOT_FOUND: yy"));
 }
 
 TEST_CASE("refused and failed calls beyond the rate are counted, and their number is logged") {
@@ -106,7 +106,7 @@ TEST_CASE("refused and failed calls beyond the rate are counted, and their numbe
   stage.clock.Advance(kSecond);
   stage.Cancel("user/eve", "job-x", refused);
   CHECK(stage.Take() ==
-        Lines{"audit: too many calls were refused or failed: left_out=7",
+        Lines{"audit: lines about refused or failed calls were left out: caller=user/eve left_out=7",
               "audit: action=CancelJob caller=user/eve peer=ipv4:10.0.0.7:51022 object=job-x "
               "result=PERMISSION_DENIED: no"});
   stage.Cancel("user/eve", "job-y", refused);
@@ -114,7 +114,7 @@ TEST_CASE("refused and failed calls beyond the rate are counted, and their numbe
   CHECK(stage.Take().empty());
   stage.clock.Advance(kSecond);
   stage.audit.Tick();
-  CHECK(stage.Take() == Lines{"audit: too many calls were refused or failed: left_out=1"});
+  CHECK(stage.Take() == Lines{"audit: lines about refused or failed calls were left out: caller=user/eve left_out=1"});
   stage.clock.Advance(100 * kSecond);
   stage.audit.Tick();
   CHECK(stage.Take().empty());
@@ -128,7 +128,7 @@ TEST_CASE("a successful call that a caller repeats within a minute has one line"
   stage.Cancel("user/alice", "a", ok);
   stage.Cancel("user/alice", "a", ok, "ipv4:10.0.0.7:51023");
   CHECK(stage.Take().size() == 1);
-  stage.Cancel("user/bob", "a", ok);
+  stage.Cancel("user/bob", "c", ok);
   stage.Cancel("user/alice", "b", ok);
   CHECK(stage.Take().size() == 2);
   stage.clock.Advance(59 * kSecond);
@@ -140,6 +140,32 @@ TEST_CASE("a successful call that a caller repeats within a minute has one line"
   // The limit of the remembered calls may only cause lines, not prevent them.
   for (int i = 0; i < 10; ++i) stage.Cancel("user/alice", absl::StrCat("c", i), ok);
   CHECK(stage.Take().size() == 10);
+}
+
+TEST_CASE("a caller's refused calls do not hide those of another caller") {
+  Stage stage;
+  const absl::Status refused = absl::PermissionDeniedError("no");
+  for (int i = 0; i < 30; ++i) stage.Cancel("viewer/eve", absl::StrCat("job-", i), refused);
+  stage.Take();
+  stage.Cancel("user/bob", "mnist", refused);
+  CHECK(stage.Take().size() == 1);
+  // Callers beyond the limit share one rate, and memory is bounded.
+  for (int i = 0; i < 1000; ++i) stage.Cancel(absl::StrCat("user/", i), "mnist", refused);
+  CHECK(stage.Take().size() < 3 * 66);
+}
+
+TEST_CASE("calls that undo each other each have a line") {
+  Stage stage;
+  for (int i = 0; i < 4; ++i)
+    stage.audit.Write({"CordonTask", {"admin/a", "here"}, "worker/0",
+                       i % 2 == 0 ? "on=true" : "on=false"},
+                      absl::OkStatus());
+  CHECK(stage.Take() ==
+        Lines{"audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=true result=ok",
+              "audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=false result=ok",
+              "audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=true result=ok",
+              "audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=false "
+              "result=ok"});
 }
 
 TEST_CASE("without TLS, callers are told apart by their hosts") {
