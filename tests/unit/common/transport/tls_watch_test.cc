@@ -211,6 +211,15 @@ TEST_CASE("each reason is reported once, and again after another reason or a suc
   CHECK(w.reloaded.empty());
 }
 
+TEST_CASE("a reason that lasts is reported each hour") {
+  Watched w;
+  ReplaceFile(w.files.key, w.first.key.substr(0, 100));
+  for (int i = 0; i < 720; ++i) w.watch->Check();
+  CHECK(w.refused.size() == 1);
+  w.watch->Check();
+  CHECK(w.refused.size() == 2);
+}
+
 TEST_CASE("a watch follows the symbolic link that Kubernetes replaces, and mixes no generations") {
   TempFolder folder;
   const Authority ca;
