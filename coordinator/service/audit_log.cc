@@ -76,13 +76,13 @@ void AuditLog::Write(const Entry& entry, const absl::Status& result) {
     }
   }
   if (left_out > 0) WriteLeftOut(caller, left_out);
-  logger_->Info(absl::StrCat(
-      "audit: action=", Value(entry.action), " caller=", Value(entry.caller.task),
-      " peer=", Value(entry.caller.address), " object=", Value(entry.object),
-      entry.detail.empty() ? "" : absl::StrCat(" ", entry.detail), " result=",
-      result.ok() ? "ok"
-                  : absl::StrCat(absl::StatusCodeToString(result.code()), ": ",
-                                 Quoted(result.message(), kResultCharactersMax))));
+  logger_->Info(
+      absl::StrCat("audit: action=", Value(entry.action), " caller=", Value(entry.caller.task),
+                   " peer=", Value(entry.caller.address), " object=", Value(entry.object),
+                   entry.detail.empty() ? "" : absl::StrCat(" ", entry.detail), " result=",
+                   result.ok() ? "ok"
+                               : absl::StrCat(absl::StatusCodeToString(result.code()), ": ",
+                                              Quoted(result.message(), kResultCharactersMax))));
 }
 
 void AuditLog::Tick() {
@@ -99,8 +99,7 @@ void AuditLog::Tick() {
 }
 
 bool AuditLog::IsRepeated(const Entry& entry, MonoTime now) {
-  const std::string call =
-      absl::StrCat(entry.action, " ", NameOf(entry.caller), " ", entry.detail);
+  const std::string call = absl::StrCat(entry.action, " ", NameOf(entry.caller), " ", entry.detail);
   const auto found = remembered_.find(entry.object);
   if (found != remembered_.end() && found->second.call == call &&
       now - found->second.at < limits_.repeated_within)

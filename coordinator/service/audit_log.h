@@ -5,10 +5,10 @@
 //   result=PERMISSION_DENIED: the job belongs to another user: …
 //
 // Every value is escaped, and quoted if it could be read as several values. The number of lines is
-// limited, so that a caller cannot fill the disk: refused and failed calls of a caller beyond a rate
-// are only counted, and the log states their number. A successful call has no further line if the
-// last successful call about the same object was the same call of the same caller, within the last
-// minute. Thread-safe.
+// limited, so that a caller cannot fill the disk: refused and failed calls of a caller beyond a
+// rate are only counted, and the log states their number. A successful call has no further line if
+// the last successful call about the same object was the same call of the same caller, within the
+// last minute. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -43,14 +43,12 @@ class AuditLog {
   struct Entry {
     std::string action;  // the name of the RPC: "CancelJob"
     Caller caller;
-    std::string object;  // "mnist/0123456789abcdef" or "worker/0"; "" if the call has none
+    std::string object;       // "mnist/0123456789abcdef" or "worker/0"; "" if the call has none
     std::string detail = {};  // "on=true"; "" if the call has none
   };
   // `logger` and `clock` outlive the log.
   AuditLog(log::Logger* logger, const Clock* clock, AuditLimits limits = AuditLimits())
-      : logger_(logger),
-        clock_(clock),
-        limits_(limits) {}
+      : logger_(logger), clock_(clock), limits_(limits) {}
 
   void Write(const Entry& entry, const absl::Status& result);
   // Writes the numbers of the calls that were only counted, once the rate of their caller permits a

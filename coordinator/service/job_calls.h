@@ -27,8 +27,7 @@ class JobCalls {
   void Serve(const v1::GetJobRequest& request, const Responder& responder);
   void Serve(const v1::ListJobsRequest& request, const Responder& responder);
   void Serve(const v1::CancelJobRequest& request, const Caller& caller, const Responder& responder);
-  void Serve(const v1::DeleteJobRequest& request, const Caller& caller,
-             const Responder& responder);
+  void Serve(const v1::DeleteJobRequest& request, const Caller& caller, const Responder& responder);
   void Serve(const v1::ListVariablesRequest& request, const Responder& responder);
 
   // Answers those waiting calls that can be answered after a change.

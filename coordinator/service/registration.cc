@@ -22,10 +22,10 @@ struct Registrar::Registration {
   Session& session;
   const MonoTime now;
   v1::Hello hello;
-  TaskHello said = {  bool repeats_cordon = false;  // the task must be told its cordon, or the end of it, again
-};  // the Hello in the form of membership
+  TaskHello said = {};  // the Hello in the form of membership
   RegisterVerdict verdict = {};
   bool former_died = false;
+  bool repeats_cordon = false;  // the task must be told its cordon, or the end of it, again
   std::optional<std::string> contest = {};  // set if two processes replace each other
   v1::CoordinatorMessage message = {};      // the message Registered
   // For each job except the first, a message with the job and a message with its map. Registered

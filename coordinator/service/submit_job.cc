@@ -36,9 +36,10 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
   }
   if (spec.name.size() == 16 &&
       spec.name.find_first_not_of("0123456789abcdef") == std::string::npos) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "metadata.name has 16 hexadecimal digits, like the uid of a job; choose another name: name=",
-        spec.name)));
+    return UserError(
+        absl::InvalidArgumentError(absl::StrCat("metadata.name has 16 hexadecimal digits, like the "
+                                                "uid of a job; choose another name: name=",
+                                                spec.name)));
   }
   if (const std::string& directory = spec.checkpoint.directory; !directory.empty()) {
     EG_RETURN_IF_ERROR(UserError(fs::CheckUri(directory)));

@@ -18,7 +18,9 @@
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -120,7 +122,7 @@ std::string HelloOf(v1::Role role) {
 // Returns the first message of a call: a Hello, a health request, or bytes that no handler accepts.
 // The handler of an RPC therefore changes nothing.
 std::string FirstMessage(const nlohmann::json& call) {
-  const std::string kind = call.at("kind");
+  const auto kind = call.at("kind").get<std::string>();
   if (kind == "worker session") return HelloOf(v1::ROLE_WORKER);
   if (kind == "server session") return HelloOf(v1::ROLE_PS_SERVER);
   if (call.at("method") == transport::kHealthMethod) return transport::HealthRequest("");
@@ -172,10 +174,12 @@ nlohmann::json VerdictOf(const std::string& bytes) {
 class OneCall {
  public:
   OneCall(const std::shared_ptr<grpc::Channel>& channel, const nlohmann::json& call)
-      : stub_(channel), session_(call.at("kind").get<std::string>().ends_with("session")) {
+      : stub_(channel),
+        session_(call.at("kind").get<std::string>().ends_with("session")),
+        unary_(call.at("kind") == "unary") {
     context_.set_deadline(std::chrono::system_clock::now() + kPatience);
     if (session_) context_.AddMetadata("evergrad-call", "stream");
-    stream_ = stub_.PrepareCall(&context_, call.at("method"), &queue_);
+    stream_ = stub_.PrepareCall(&context_, call.at("method").get<std::string>(), &queue_);
   }
   ~OneCall() {
     queue_.Shutdown();
@@ -191,7 +195,11 @@ class OneCall {
     const grpc::ByteBuffer request(&slice, 1);
     nlohmann::json verdict;
     if (Wait()) {
-      stream_->WriteLast(request, grpc::WriteOptions(), this);
+      // A stream that the client half-closes would end at once.
+      if (unary_)
+        stream_->WriteLast(request, grpc::WriteOptions(), this);
+      else
+        stream_->Write(request, this);
       Wait();
       // A data stream may carry some messages before its end.
       for (;;) {
@@ -220,7 +228,7 @@ class OneCall {
   grpc::ClientContext context_;
   grpc::CompletionQueue queue_;
   grpc::GenericStub stub_;
-  const bool session_;
+  const bool session_, unary_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
 };
 
@@ -235,7 +243,8 @@ void MakeCalls() {
     if (channel == nullptr) {
       grpc::ChannelArguments arguments;
       arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-      channel = grpc::CreateCustomChannel(call.at("address"), CredentialsOf(call), arguments);
+      channel = grpc::CreateCustomChannel(call.at("address").get<std::string>(),
+                                          CredentialsOf(call), arguments);
     }
     nlohmann::json result = {{"result", "no connection"}, {"message", ""}};
     if (Connect(*channel))
