@@ -113,16 +113,18 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
   ControlOptions& c = options->control;
   table->Add("runs", &c.runs_folder,
              "folder in which each job gets its runs folder <name>-<job_uid>");
-  table->Add("runs_copy", &c.runs_copy,
-             "s3:// or gs:// URI of a folder to which the runs folder of each job is copied, "
-             "without its checkpoints: when the job has ended, and at intervals before. Empty means "
-             "no copies");
+  table->Add(
+      "runs_copy", &c.runs_copy,
+      "s3:// or gs:// URI of a folder to which the runs folder of each job is copied, "
+      "without its checkpoints: when the job has ended, and at intervals before. Empty means "
+      "no copies");
   table->Add("runs_copy_every", &c.runs_copy_every, "time between two copies of a running job",
              milliseconds(1'000), milliseconds(86'400'000));
   table->Add(
       "checkpoint_root", &options->checkpoint_roots,
       "folder, or s3:// or gs:// URI, that must contain the checkpoint.directory of a job, after "
-      "links are followed; the runs folder is always allowed. If left out, any folder is allowed if the cluster is on this "
+      "links are followed; the runs folder is always allowed. If left out, any folder is allowed "
+      "if the cluster is on this "
       "machine only (everything on loopback, no TLS), and otherwise none");
   object_store::AddStoreOptions(table, &options->stores);
   AddJournalOptions(&options->store, table);

@@ -23,7 +23,7 @@ class Coordinator {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
-    health::Health* health = nullptr;  // may be null
+    health::Health* health = nullptr;   // may be null
     object_store::Variables variables;  // environment variables; may be empty
     // Called once on the control executor, with the reason, if this process must end (LEDGER line
     // 18a). The function may be empty.

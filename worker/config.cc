@@ -42,15 +42,17 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add(
       "data_root", &config->data_roots,
       "folder, or s3:// or gs:// URI, that must contain the data files that jobs name, after links "
-      "are followed; may be repeated. Without it, jobs may read every file that this process can read if worker and "
+      "are followed; may be repeated. Without it, jobs may read every file that this process can "
+      "read if worker and "
       "coordinator listen on loopback only, without TLS; otherwise jobs may read no file");
   table->AddBytes("data_bytes_max", &config->data_bytes_max,
                   "memory limit of one data source; a larger source is refused",
                   {kMiB, 1ull << 42});
-  table->Add("data_cache", &config->data_cache,
-             "folder for copies of data files that lie in an object store; the workers of a host "
-             "may share it. Empty means the folder evergrad-data-UID in TMPDIR or /tmp, where UID is "
-             "the number of the user");
+  table->Add(
+      "data_cache", &config->data_cache,
+      "folder for copies of data files that lie in an object store; the workers of a host "
+      "may share it. Empty means the folder evergrad-data-UID in TMPDIR or /tmp, where UID is "
+      "the number of the user");
   table->AddBytes("data_cache_bytes_max", &config->data_cache_bytes_max,
                   "limit of the bytes in that folder; the copies that were not used for the "
                   "longest time are removed, and a data file above the limit is refused",

@@ -70,11 +70,10 @@ int WorkerMain(int argc, char** argv, Registry functions) {
                                   .bytes_max = config.data_cache_bytes_max,
                                   .files = files.get(),
                                   .interruption = &interruption});
-  auto worker =
-      worker::Worker::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock,
-                              &daemon.failpoints(), random::EntropyFromOs(), &daemon.health(),
-                               &data_cache},
-                             config, daemon.server_options());
+  auto worker = worker::Worker::Listen(
+      {transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(),
+       random::EntropyFromOs(), &daemon.health(), &data_cache},
+      config, daemon.server_options());
   if (!worker.ok()) return daemon.Fail(worker.status());
   if (const absl::Status status = daemon.ReportListening((*worker)->address()); !status.ok())
     return daemon.Fail(status);

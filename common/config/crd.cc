@@ -43,8 +43,8 @@ void AddBounds(absl::string_view type, Node* schema) {
   add("maximum", bounds.second);
 }
 
-// Returns whether a value may be something else than this text: several words describe the value, and
-// YAML 1.1, which kubectl reads, has some words as booleans.
+// Returns whether a value may be something else than this text: several words describe the value,
+// and YAML 1.1, which kubectl reads, has some words as booleans.
 bool IsNoPlainText(absl::string_view word) {
   if (absl::StrContains(word, ' ')) return true;
   for (const char* boolean : {"on", "off", "yes", "no", "true", "false", "y", "n"})
@@ -124,8 +124,9 @@ Node StatusSchema() {
   Append(&conditions, "x-kubernetes-list-map-keys", MakeList(std::move(list_keys)));
 
   Node properties = Map();
-  Append(&properties, "state",
-         Field("string", "state of the job: QUEUED, STARTING, RUNNING, SUCCEEDED, FAILED, CANCELLED"));
+  Append(
+      &properties, "state",
+      Field("string", "state of the job: QUEUED, STARTING, RUNNING, SUCCEEDED, FAILED, CANCELLED"));
   Append(&properties, "jobUid", Field("string", "uid of the job at the coordinator"));
   Append(&properties, "step", Field("integer", "steps that are done"));
   Append(&properties, "steps", Field("integer", "steps of the whole job; 0 if not known yet"));
@@ -148,13 +149,12 @@ Node Columns() {
     const char *name, *type, *path;
   };
   std::vector<Node> columns;
-  for (const Column& one : {Column{"State", "string", ".status.state"},
-                            Column{"Step", "integer", ".status.step"},
-                            Column{"Steps", "integer", ".status.steps"},
-                            Column{"Loss", "string", ".status.loss"},
-                            Column{"Metric", "string", ".status.metric"},
-                            Column{"Workers", "integer", ".status.workers"},
-                            Column{"Age", "date", ".metadata.creationTimestamp"}}) {
+  for (const Column& one :
+       {Column{"State", "string", ".status.state"}, Column{"Step", "integer", ".status.step"},
+        Column{"Steps", "integer", ".status.steps"}, Column{"Loss", "string", ".status.loss"},
+        Column{"Metric", "string", ".status.metric"},
+        Column{"Workers", "integer", ".status.workers"},
+        Column{"Age", "date", ".metadata.creationTimestamp"}}) {
     Node column = Map();
     Append(&column, "name", MakeText(one.name));
     Append(&column, "type", MakeText(one.type));
@@ -218,7 +218,8 @@ Node SchemaOf(const KeyDoc& key) {
   }
   if (type == "true or false") return typed("boolean");
   if (type == "number" || absl::StartsWith(type, "number from ") ||
-      absl::StartsWith(type, "number of at least ") || absl::StartsWith(type, "number above ")) return typed("number");
+      absl::StartsWith(type, "number of at least ") || absl::StartsWith(type, "number above "))
+    return typed("number");
   if (type == "text" || absl::StartsWith(type, "duration from ")) return typed("string");
   if (absl::StartsWith(type, "size from ")) {
     Append(&schema, "x-kubernetes-int-or-string", MakePlain("true"));
@@ -261,9 +262,8 @@ std::string TrainingJobCrd() {
   Append(&root, "kind", MakeText("CustomResourceDefinition"));
   Append(&root, "metadata", std::move(metadata));
   Append(&root, "spec", std::move(spec));
-  return absl::StrCat(
-      "# The kind TrainingJob, generated from the tables of job files.\n",
-      PrintYaml(root));
+  return absl::StrCat("# The kind TrainingJob, generated from the tables of job files.\n",
+                      PrintYaml(root));
 }
 
 }  // namespace evergrad::config

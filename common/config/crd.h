@@ -1,5 +1,5 @@
-// The Kubernetes CustomResourceDefinition of TrainingJob, generated from the tables of job files. No
-// program uses it yet: it is for the operator that is not built (ARCHITECTURE, section 11).
+// The Kubernetes CustomResourceDefinition of TrainingJob, generated from the tables of job files.
+// No program uses it yet: it is for the operator that is not built (ARCHITECTURE, section 11).
 #pragma once
 
 #include <string>

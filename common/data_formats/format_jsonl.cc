@@ -38,7 +38,8 @@ const DataFormat& JsonlFormat() {
       .name = "jsonl",
       .defaults = {.format = "jsonl", .missing = {}},
       .source = {"a jsonl source",
-                 {PathKey("path", &SourceSpec::path, "path, s3:// or gs:// URI of a file, .gz or plain",
+                 {PathKey("path", &SourceSpec::path,
+                          "path, s3:// or gs:// URI of a file, .gz or plain",
                           "file with one JSON object per line; a relative path starts at the job "
                           "file's folder",
                           "people.jsonl.gz"),

@@ -242,14 +242,13 @@ class LocalFileSystem final : public FileSystem {
     Descriptor folder = roots_.Open(FolderOf(path), O_RDONLY | O_DIRECTORY);
     if (folder.get() < 0) return Failed("cannot open the folder of a new file", path);
     struct stat info;
-    const bool exists =
-        ::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+    const bool exists = ::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
     if (exists && S_ISDIR(info.st_mode))
       return FileError(replaces ? EISDIR : EEXIST, "cannot create file", path);
     if (exists && !replaces) return FileError(EEXIST, "cannot create file", path);
     if (!exists && errno != ENOENT) return FileError(errno, "cannot create file", path);
-    auto file = std::make_unique<LocalWriter>(path, name, std::move(folder), replaces,
-                                              options_.failpoints);
+    auto file =
+        std::make_unique<LocalWriter>(path, name, std::move(folder), replaces, options_.failpoints);
     EG_RETURN_IF_ERROR(file->Begin(options_.unnamed));
     return std::unique_ptr<WritableFile>(std::move(file));
   }

@@ -89,9 +89,13 @@ void JobJournal::FillCounters(v1::JobCounters* counters) const {
 
 absl::StatusOr<JobIdentity> JobJournal::IdentityOf(JobUid uid, const v1::JobSnapshot& snapshot,
                                                    std::string* refusal) {
-  JobIdentity id{
-      uid, {}, snapshot.yaml(), snapshot.runs_folder(), snapshot.grant_key(), snapshot.owner(),
-      snapshot.request_id()};
+  JobIdentity id{uid,
+                 {},
+                 snapshot.yaml(),
+                 snapshot.runs_folder(),
+                 snapshot.grant_key(),
+                 snapshot.owner(),
+                 snapshot.request_id()};
   config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {.submission = true});
   if (parsed.spec) {
     id.spec = *std::move(parsed.spec);

@@ -78,8 +78,8 @@ void ManifestWriter::Step(const std::shared_ptr<ReadBack>& reading, const Done& 
   fs::FileSystem* const disk = &host_->file_system();
   std::weak_ptr<bool> alive = alive_;
   host_->OnCheckpointThread([this, alive, disk, reading, done, folder = folder_,
-                       keep = id_.spec.checkpoint.keep,
-                       here = host_->HostName()]() -> std::function<void()> {
+                             keep = id_.spec.checkpoint.keep,
+                             here = host_->HostName()]() -> std::function<void()> {
     if (!reading->Step(*disk)) {
       return [this, alive, reading, done] {
         if (alive.expired()) return;

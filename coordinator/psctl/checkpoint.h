@@ -19,8 +19,8 @@ std::string UriOf(const Context& context, const std::string& path);
 
 // Returns the files of this host and of object stores, with the credentials of the environment. A
 // wrong option is a user's error. `context` outlives the result.
-absl::StatusOr<std::unique_ptr<fs::FileSystem>> OpenFiles(
-    const Context& context, const object_store::StoreOptions& stores);
+absl::StatusOr<std::unique_ptr<fs::FileSystem>> OpenFiles(const Context& context,
+                                                          const object_store::StoreOptions& stores);
 
 struct FoundManifest {
   std::string uri;

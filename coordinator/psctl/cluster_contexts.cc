@@ -32,7 +32,8 @@ const config::Table<ClusterContext>& ContextTable() {
   using config::Required;
   static const auto* const table = new config::Table<ClusterContext>{
       "a context",
-      {Required(PlainText<ClusterContext>("name", &ClusterContext::name, "name of the context"), ""),
+      {Required(PlainText<ClusterContext>("name", &ClusterContext::name, "name of the context"),
+                ""),
        Required(PlainText<ClusterContext>("coordinator", &ClusterContext::coordinator,
                                           "host:port of the coordinator"),
                 ""),
@@ -47,12 +48,11 @@ const config::Table<ClusterContext>& ContextTable() {
 
 // Returns the reason why a context cannot be used, or "".
 std::string Problem(const ClusterContext& one) {
-  const bool good_name =
-      !one.name.empty() && one.name.size() <= kNameBytesMax &&
-      std::all_of(one.name.begin(), one.name.end(), [](unsigned char c) {
-        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-               c == '-' || c == '_' || c == '.';
-      });
+  const bool good_name = !one.name.empty() && one.name.size() <= kNameBytesMax &&
+                         std::all_of(one.name.begin(), one.name.end(), [](unsigned char c) {
+                           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                                  (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.';
+                         });
   if (!good_name)
     return absl::StrCat("the name of a context has 1 to ", kNameBytesMax,
                         " letters, digits and the characters - _ . only: got=`",
@@ -77,10 +77,7 @@ const config::Table<ClusterContexts>& FileTable() {
       "the file of contexts",
       {config::PlainText<ClusterContexts>("current", &ClusterContexts::current,
                                           "the context that is used by default"),
-       {"contexts",
-        "list of contexts",
-        "",
-        false,
+       {"contexts", "list of contexts", "", false,
         [](config::Reader& reader, const Node& node, ClusterContexts* file) {
           if (!reader.IsList(node, "contexts", "contexts")) return;
           for (const Node& item : node.items) {
@@ -105,11 +102,7 @@ const config::Table<ClusterContexts>& FileTable() {
             ContextTable().Write(one, &items.emplace_back());
           return std::optional<Node>(config::MakeList(std::move(items)));
         },
-        "",
-        nullptr,
-        "",
-        nullptr,
-        ""}},
+        "", nullptr, "", nullptr, ""}},
       {}};
   return *table;
 }
@@ -117,9 +110,8 @@ const config::Table<ClusterContexts>& FileTable() {
 }  // namespace
 
 const ClusterContext* ClusterContexts::Find(absl::string_view name) const {
-  const auto found = std::find_if(all.begin(), all.end(), [&](const ClusterContext& one) {
-    return one.name == name;
-  });
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const ClusterContext& one) { return one.name == name; });
   return found == all.end() ? nullptr : &*found;
 }
 
@@ -170,10 +162,10 @@ absl::StatusOr<ClusterContext> ClusterContextNamed(const Context& context,
   if (const ClusterContext* one = contexts.Find(name)) return *one;
   std::vector<std::string> names;
   for (const ClusterContext& one : contexts.all) names.push_back(one.name);
-  return UserError(absl::NotFoundError(absl::StrCat(
-      "there is no context `", Printable(name), "`: ",
-      names.empty() ? "`psctl context add` makes one"
-                    : absl::StrCat("the contexts are ", absl::StrJoin(names, ", ")))));
+  return UserError(absl::NotFoundError(
+      absl::StrCat("there is no context `", Printable(name), "`: ",
+                   names.empty() ? "`psctl context add` makes one"
+                                 : absl::StrCat("the contexts are ", absl::StrJoin(names, ", ")))));
 }
 
 namespace {
@@ -196,8 +188,9 @@ int Add(Context& context, const std::vector<std::string>& args) {
     if (path->empty()) continue;
     *path = AbsolutePath(context, *path);
     if (!fs::Exists(*path))
-      return Report(context, UserError(absl::NotFoundError(
-                                 absl::StrCat("there is no such file: path=", *path))));
+      return Report(
+          context,
+          UserError(absl::NotFoundError(absl::StrCat("there is no such file: path=", *path))));
   }
   if (const std::string problem = Problem(one); !problem.empty())
     return Report(context, UserError(absl::InvalidArgumentError(problem)));
@@ -292,11 +285,11 @@ int Remove(Context& context, const std::vector<std::string>& args) {
 }  // namespace
 
 std::vector<Verb> ContextVerbs() {
-  return {{"context", "add", "store a coordinator's address and your certificate under a name",
-           Add},
-          {"context", "list", "show your contexts", List},
-          {"context", "use", "make a context the current one", Use},
-          {"context", "remove", "remove a context", Remove}};
+  return {
+      {"context", "add", "store a coordinator's address and your certificate under a name", Add},
+      {"context", "list", "show your contexts", List},
+      {"context", "use", "make a context the current one", Use},
+      {"context", "remove", "remove a context", Remove}};
 }
 
 }  // namespace evergrad::psctl

@@ -39,8 +39,7 @@ absl::StatusOr<ClusterContexts> ReadClusterContexts(const Context& context);
 absl::Status WriteClusterContexts(const Context& context, const ClusterContexts& contexts);
 
 // Returns the context with this name. The error, a user's, names the contexts that exist.
-absl::StatusOr<ClusterContext> ClusterContextNamed(const Context& context,
-                                                   const std::string& name);
+absl::StatusOr<ClusterContext> ClusterContextNamed(const Context& context, const std::string& name);
 
 // psctl context add, list, use, remove.
 std::vector<Verb> ContextVerbs();

@@ -94,9 +94,8 @@ std::vector<std::string> CompletionCandidates(const Context& context,
     if (chosen != nullptr && absl::StartsWith(word, "-")) {
       for (std::string& flag : FlagsOf(context, *chosen)) found.insert(std::move(flag));
     }
-    const bool names_context =
-        (words[0] == "context" && words.size() == 3 && words[1] != "add") ||
-        (words.size() > 2 && words[words.size() - 2] == "--context");
+    const bool names_context = (words[0] == "context" && words.size() == 3 && words[1] != "add") ||
+                               (words.size() > 2 && words[words.size() - 2] == "--context");
     if (const auto contexts = ReadClusterContexts(context); names_context && contexts.ok())
       for (const ClusterContext& one : contexts->all) found.insert(one.name);
   }

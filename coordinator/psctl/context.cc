@@ -22,9 +22,9 @@ namespace evergrad::psctl {
 
 std::vector<Verb> AllVerbs() {
   std::vector<Verb> all;
-  for (std::vector<Verb> verbs : {JobVerbs(), ClusterVerbs(), TaskVerbs(), VariableVerbs(),
-                                  LogsVerbs(), HealthVerbs(), CheckpointVerbs(), CertVerbs(),
-                                  ContextVerbs(), CompletionVerbs()})
+  for (std::vector<Verb> verbs :
+       {JobVerbs(), ClusterVerbs(), TaskVerbs(), VariableVerbs(), LogsVerbs(), HealthVerbs(),
+        CheckpointVerbs(), CertVerbs(), ContextVerbs(), CompletionVerbs()})
     std::move(verbs.begin(), verbs.end(), std::back_inserter(all));
   all.push_back({"version", "", "print the version",
                  [](Context& context, const std::vector<std::string>& args) {
@@ -130,8 +130,7 @@ absl::StatusOr<Target> TargetOf(const Context& context, const Connection& connec
         absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key "
                                    "(psctl cert issue writes them)"));
   // `from` names the source of the address, for the error of a malformed address.
-  const auto checked = [&](absl::string_view from,
-                          std::string address) -> absl::StatusOr<Target> {
+  const auto checked = [&](absl::string_view from, std::string address) -> absl::StatusOr<Target> {
     const std::optional<HostPort> parts = ParseHostPort(address);
     if (parts && parts->port != 0) return Target{std::move(address), connection.tls};
     return UserError(absl::InvalidArgumentError(absl::StrCat(

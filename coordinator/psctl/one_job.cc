@@ -22,7 +22,8 @@ constexpr milliseconds kCallWait{5000};
 constexpr milliseconds kAway{60000};
 constexpr milliseconds kPause{200};  // between two calls to a coordinator that is away
 
-// Returns the exit code of `psctl job wait` for a job in this state, or nullopt if the wait goes on.
+// Returns the exit code of `psctl job wait` for a job in this state, or nullopt if the wait goes
+// on.
 std::optional<int> WaitEnded(const v1::JobStatus& job, const std::string& condition) {
   if (condition == "running" && (job.state() == "RUNNING" || job.state() == "SUCCEEDED"))
     return kSucceeded;
@@ -98,7 +99,8 @@ int WaitForJob(Context& context, const std::vector<std::string>& args) {
       context.out << Dump(JsonOf(job)) << "\n";
     else
       context.out << Printable(job.name()) << " (" << ShowHex(job.job_uid())
-                  << "): " << Printable(job.state()) << (late ? "; --within has passed" : "") << "\n";
+                  << "): " << Printable(job.state()) << (late ? "; --within has passed" : "")
+                  << "\n";
     return *code;
   }
 }

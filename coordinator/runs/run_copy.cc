@@ -89,8 +89,8 @@ absl::Status RunCopy::CopyFile(const std::string& from, const std::string& to) {
   EG_ASSIGN_OR_RETURN(const std::unique_ptr<fs::WritableFile> target, files_->Replace(to));
   // The size at the time of opening counts: lines that are appended meanwhile are copied next time.
   const std::uint64_t bytes = (*source)->size();
-  std::vector<std::byte> piece(std::min<std::uint64_t>(std::max<std::uint64_t>(bytes, 1),
-                                                       kPieceBytes));
+  std::vector<std::byte> piece(
+      std::min<std::uint64_t>(std::max<std::uint64_t>(bytes, 1), kPieceBytes));
   for (std::uint64_t offset = 0; offset < bytes;) {
     const std::size_t want =
         static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), bytes - offset));

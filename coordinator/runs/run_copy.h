@@ -16,8 +16,7 @@ namespace evergrad::coordinator {
 class RunCopy {
  public:
   // `target` is the folder of all copies ("s3://bucket/runs"). `files` outlives the object.
-  RunCopy(std::string target, fs::FileSystem* files)
-      : target_(std::move(target)), files_(files) {}
+  RunCopy(std::string target, fs::FileSystem* files) : target_(std::move(target)), files_(files) {}
 
   // Copies the files of `folder` that have changed since the last call into the folder of the same
   // name in `target`, result.json last: a reader that finds a result finds the other files, too.

@@ -183,9 +183,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& sourc
                                                  const Dataset* train, const DataOptions& options) {
   EG_ASSIGN_OR_RETURN(TypedDatasetBuilder builder,
                       TypedDatasetBuilder::Make(source, fields, train, Manner(source), options));
-  EG_ASSIGN_OR_RETURN(
-      std::unique_ptr<CsvRecords> records,
-      CsvRecords::Open(source.path, source.separator, source.quoting, options));
+  EG_ASSIGN_OR_RETURN(std::unique_ptr<CsvRecords> records,
+                      CsvRecords::Open(source.path, source.separator, source.quoting, options));
   return CsvReader(source, std::move(records), std::move(builder)).Read();
 }
 

@@ -112,9 +112,8 @@ absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path
     return refuse("data file has an unsupported compression",
                   absl::StrCat("want=", want, ", gzip (.gz) or plain got=", other->name, " (`",
                                other->unpack, "` decompresses it; `gzip` compresses it again)"));
-  std::unique_ptr<DataFile> data(
-      new DataFile(path, std::move(file), std::move(opened.version),
-                   static_cast<std::uint64_t>(info.st_size)));
+  std::unique_ptr<DataFile> data(new DataFile(path, std::move(file), std::move(opened.version),
+                                              static_cast<std::uint64_t>(info.st_size)));
   if (begins.size() >= sizeof(kGzipMagic) && std::memcmp(head, kGzipMagic, sizeof(kGzipMagic)) == 0)
     data->stream_ = std::make_unique<Stream>();
   return data;

@@ -1,5 +1,5 @@
-// A user's data file, plain or compressed with gzip. Gzip data is decompressed while it is read. The
-// file may lie in an object store; a copy of it is then read (object_cache.h).
+// A user's data file, plain or compressed with gzip. Gzip data is decompressed while it is read.
+// The file may lie in an object store; a copy of it is then read (object_cache.h).
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace evergrad::worker {
 class DataFile {
  public:
   // `want` describes the expected kind of file: "an idx file". A file outside of `options.roots` is
-  // refused (PermissionDenied), and so is a path that is not a regular file. Unsupported compressions (xz,
-  // bzip2, zip, …) are refused by name.
+  // refused (PermissionDenied), and so is a path that is not a regular file. Unsupported
+  // compressions (xz, bzip2, zip, …) are refused by name.
   static absl::StatusOr<std::unique_ptr<DataFile>> Open(const std::string& path,
                                                         const DataOptions& options,
                                                         absl::string_view want);
@@ -43,8 +43,7 @@ class DataFile {
 
  private:
   struct Stream;
-  DataFile(std::string path, fs::Descriptor file, std::string version,
-           std::uint64_t stored_bytes);
+  DataFile(std::string path, fs::Descriptor file, std::string version, std::uint64_t stored_bytes);
   absl::StatusOr<std::size_t> ReadStored(char* to, std::size_t bytes);
   absl::StatusOr<std::size_t> Unpack(char* to, std::size_t bytes);
   // At the end of a gzip member, returns whether another member follows.

@@ -63,8 +63,7 @@ absl::StatusOr<std::string> FileFingerprint(int fd, const std::string& path,
   const std::string hex = absl::BytesToHexString(
       absl::string_view(reinterpret_cast<const char*>(digest), digest_bytes));
   if (size <= kWholeBytesMax) return absl::StrFormat("size=%d sha256=%s", size, hex);
-  if (!version.empty())
-    return absl::StrFormat("size=%d version=%s sha256=%s", size, version, hex);
+  if (!version.empty()) return absl::StrFormat("size=%d version=%s sha256=%s", size, version, hex);
   return absl::StrFormat("size=%d mtime=%d.%09d sha256=%s", size, st.st_mtim.tv_sec,
                          st.st_mtim.tv_nsec, hex);
 }

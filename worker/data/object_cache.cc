@@ -31,12 +31,10 @@ absl::Status Failed(absl::string_view verb, const std::string& uri, const absl::
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnavailable: return UserError(absl::Status(why.code(), text));
-    case absl::StatusCode::kUnauthenticated:
-      return UserError(absl::PermissionDeniedError(text));
+    case absl::StatusCode::kUnauthenticated: return UserError(absl::PermissionDeniedError(text));
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kResourceExhausted:
-      return UserError(absl::UnavailableError(text));
+    case absl::StatusCode::kResourceExhausted: return UserError(absl::UnavailableError(text));
     default: return UserError(absl::InvalidArgumentError(text));
   }
 }
@@ -75,11 +73,12 @@ absl::StatusOr<ObjectCache::Copy> ObjectCache::Open(const std::string& uri) {
   if (copy.file.get() >= 0) return copy;
 
   // One process downloads at a time. The lock ends with its owner, however the owner ends.
-  const fs::Descriptor lock(
-      ::open(absl::StrCat(options_.folder, "/", kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const fs::Descriptor lock(::open(absl::StrCat(options_.folder, "/", kLockName).c_str(),
+                                   O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (lock.get() < 0) return Failed("lock the cache folder of the", uri, errno);
   while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return Failed("lock the cache folder of the", uri, errno);
+    if (errno != EWOULDBLOCK && errno != EINTR)
+      return Failed("lock the cache folder of the", uri, errno);
     if (!options_.interruption->Wait(kLockPoll))
       return Failed("download", uri, absl::CancelledError("this process stops"));
   }
@@ -111,8 +110,8 @@ absl::Status ObjectCache::Download(fs::ReadableFile& object, const std::string& 
                                    const std::string& path) {
   const auto file = options_.files->Create(path);
   if (!file.ok()) return Failed("create the copy of the", uri, file.status());
-  std::vector<std::byte> piece(static_cast<std::size_t>(
-      std::clamp<std::uint64_t>(object.size(), 1, kPieceBytes)));
+  std::vector<std::byte> piece(
+      static_cast<std::size_t>(std::clamp<std::uint64_t>(object.size(), 1, kPieceBytes)));
   for (std::uint64_t offset = 0; offset < object.size();) {
     const auto got = object.ReadAt(offset, piece);
     if (!got.ok()) return Failed("download", uri, got.status());

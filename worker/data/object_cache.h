@@ -23,8 +23,8 @@ class ObjectCache {
   struct Options {
     std::string folder;  // created at the first use, with mode 0700
     std::uint64_t bytes_max = 50ull << 30;
-    fs::FileSystem* files = nullptr;                // local files and objects
-    http::Interruption* interruption = nullptr;     // ends the wait for another process
+    fs::FileSystem* files = nullptr;             // local files and objects
+    http::Interruption* interruption = nullptr;  // ends the wait for another process
   };
   explicit ObjectCache(Options options) : options_(std::move(options)) {}
 

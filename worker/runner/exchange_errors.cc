@@ -29,8 +29,8 @@ absl::Status NeverFits(const Layout& layout, const SectionSize& section, const s
           : "partition the variable into smaller shards (spec.strategy.partitioner)";
   return WithOrigin(UserError(absl::InvalidArgumentError(absl::StrCat(
                         SectionName(layout, shard), " do not fit into one request to ps_server/",
-                        server, ": bytes=", section.request_bytes + section.response_bytes,
-                        " max=", limits.section_bytes_max(), "; raise the limit of that server, now ",
+                        server, ": bytes=", section.request_bytes + section.response_bytes, " max=",
+                        limits.section_bytes_max(), "; raise the limit of that server, now ",
                         limits.section_flag(), ", or ", remedy))),
                     absl::StrCat("ps_server/", server));
 }

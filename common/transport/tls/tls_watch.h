@@ -61,7 +61,7 @@ class TlsWatch {
   mutable Mutex mu_;
   std::shared_ptr<const TlsPems> pems_ ABSL_GUARDED_BY(mu_);
   Stats stats_ ABSL_GUARDED_BY(mu_);
-  std::string reason_ ABSL_GUARDED_BY(mu_);  // of the last refusal; "" after a success
+  std::string reason_ ABSL_GUARDED_BY(mu_);   // of the last refusal; "" after a success
   int same_reason_ ABSL_GUARDED_BY(mu_) = 0;  // refusals with this reason after the first
 };
 

@@ -158,7 +158,8 @@ TEST_CASE("completion offers nouns, verbs, flags and contexts") {
     const std::string out = "\n" + stage.out.str();
     INFO(c.words.back() << " gives " << out);
     for (const std::string& word : c.some) CHECK(absl::StrContains(out, "\n" + word + "\n"));
-    for (const std::string& word : c.not_these) CHECK_FALSE(absl::StrContains(out, "\n" + word + "\n"));
+    for (const std::string& word : c.not_these)
+      CHECK_FALSE(absl::StrContains(out, "\n" + word + "\n"));
   }
   CHECK(stage.Run({"completion", "bash"}) == kSucceeded);
   CHECK(absl::StrContains(stage.out.str(), "complete -o default -F _psctl psctl"));

@@ -105,16 +105,20 @@ TEST_CASE("refused and failed calls beyond the rate are counted, and their numbe
   CHECK(stage.Take().size() == 1);
   stage.clock.Advance(kSecond);
   stage.Cancel("user/eve", "job-x", refused);
-  CHECK(stage.Take() ==
-        Lines{"audit: lines about refused or failed calls were left out: caller=user/eve left_out=7",
-              "audit: action=CancelJob caller=user/eve peer=ipv4:10.0.0.7:51022 object=job-x "
-              "result=PERMISSION_DENIED: no"});
+  CHECK(
+      stage.Take() ==
+      Lines{"audit: lines about refused or failed calls were left out: caller=user/eve left_out=7",
+            "audit: action=CancelJob caller=user/eve peer=ipv4:10.0.0.7:51022 object=job-x "
+            "result=PERMISSION_DENIED: no"});
   stage.Cancel("user/eve", "job-y", refused);
   stage.audit.Tick();
   CHECK(stage.Take().empty());
   stage.clock.Advance(kSecond);
   stage.audit.Tick();
-  CHECK(stage.Take() == Lines{"audit: lines about refused or failed calls were left out: caller=user/eve left_out=1"});
+  CHECK(
+      stage.Take() ==
+      Lines{
+          "audit: lines about refused or failed calls were left out: caller=user/eve left_out=1"});
   stage.clock.Advance(100 * kSecond);
   stage.audit.Tick();
   CHECK(stage.Take().empty());
@@ -157,15 +161,16 @@ TEST_CASE("a caller's refused calls do not hide those of another caller") {
 TEST_CASE("calls that undo each other each have a line") {
   Stage stage;
   for (int i = 0; i < 4; ++i)
-    stage.audit.Write({"CordonTask", {"admin/a", "here"}, "worker/0",
-                       i % 2 == 0 ? "on=true" : "on=false"},
-                      absl::OkStatus());
-  CHECK(stage.Take() ==
-        Lines{"audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=true result=ok",
-              "audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=false result=ok",
-              "audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=true result=ok",
-              "audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=false "
-              "result=ok"});
+    stage.audit.Write(
+        {"CordonTask", {"admin/a", "here"}, "worker/0", i % 2 == 0 ? "on=true" : "on=false"},
+        absl::OkStatus());
+  CHECK(
+      stage.Take() ==
+      Lines{"audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=true result=ok",
+            "audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=false result=ok",
+            "audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=true result=ok",
+            "audit: action=CordonTask caller=admin/a peer=here object=worker/0 on=false "
+            "result=ok"});
 }
 
 TEST_CASE("without TLS, callers are told apart by their hosts") {

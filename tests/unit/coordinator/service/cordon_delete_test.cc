@@ -71,9 +71,8 @@ TEST_CASE("a cordon that did not arrive is sent again in the next session of the
   // The process registers again and has not received the message.
   TestTask& again = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "a", 1));
   REQUIRE(again.Registered());
-  CHECK(again.Wait([](const v1::CoordinatorMessage& m) {
-    return m.has_cordon() && m.cordon().on();
-  }));
+  CHECK(again.Wait(
+      [](const v1::CoordinatorMessage& m) { return m.has_cordon() && m.cordon().on(); }));
   CHECK(IsListedAsCordoned(c, v1::ROLE_WORKER));
   // Another process of this name begins without a cordon.
   REQUIRE(c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "a", 2)).Registered());

@@ -195,8 +195,7 @@ TEST_CASE("a data file of a store is read inside of the roots only, and has a fi
   auto plain = DataFile::Open(stage.folder / "plain/a.csv", {}, "a csv file");
   CHECK(*(*file)->Fingerprint() == *(*plain)->Fingerprint());
 
-  const absl::Status outside =
-      DataFile::Open("s3://data/out.csv", options, "a csv file").status();
+  const absl::Status outside = DataFile::Open("s3://data/out.csv", options, "a csv file").status();
   CHECK(absl::IsPermissionDenied(outside));
   CHECK(absl::StrContains(outside.message(), "--data-root"));
   CHECK(absl::IsUnimplemented(
