@@ -14,14 +14,13 @@ void JobCalls::Serve(const v1::CancelJobRequest& request, const Caller& caller,
         UserError(absl::InvalidArgumentError("CancelJob names no job: want=name or uid")));
   Job* job = parts_.jobs->Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
-  // A call that has waited is checked again, because the name may stand for another job now.
   if (absl::Status allowed = CheckOwner(caller, *job); !allowed.ok())
     return responder->Answer(std::move(allowed));
   if (!parts_.store_watch->status().ok() && !job->ended())
     return responder->Answer(parts_.store_watch->Refusal("the job was not cancelled"));
   if (!parts_.life->term_known) {
     // The call waits until the start-up window has closed, because only then are the tasks of the
-    // job known.
+    // job known. It waits with the uid, because the name may then stand for another job.
     v1::CancelJobRequest pinned = request;
     pinned.set_job(JobUidString(job->uid()));
     early_.push_back(

@@ -300,7 +300,7 @@ class Matrix(Cluster):
 
         def logged():
             log = self.coordinator.log()
-            left_out = re.findall(r"audit: too many calls .*: left_out=(\d+)", log)
+            left_out = re.findall(r"audit: lines about .* left_out=(\d+)", log)
             return log.count("result=PERMISSION_DENIED: certificate is for ") + sum(
                 int(n) for n in left_out
             )

@@ -33,6 +33,7 @@ inline v1::Plan SmallPlan(std::uint32_t batch_size = 10, std::uint32_t epochs = 
 struct SavedJob {
   std::string folder;
   std::string name = "mnist";
+  std::string owner;
   JobUid uid{1};
   v1::Plan plan = SmallPlan();
   std::vector<IntervalSet> done = {{}, {}};
@@ -48,6 +49,7 @@ struct SavedJob {
     v1::Manifest manifest;
     manifest.set_job_uid(uid.value());
     manifest.set_job_name(name);
+    manifest.set_owner(owner);
     *manifest.mutable_plan() = plan;
     manifest.set_written_ms(written_ms);
     v1::FinishedMetric& metric = *manifest.add_metrics();

@@ -73,6 +73,40 @@ TEST_CASE("the newest manifest of an earlier job of the same name is used, not t
   CHECK(point->passed_over.empty());
 }
 
+TEST_CASE("a job resumes from jobs of its owner and jobs without one, and an admin's from all") {
+  fs::MemoryFileSystem files;
+  const std::pair<std::uint64_t, const char*> jobs[] = {
+      {1, ""}, {2, "user/alice"}, {3, "user"}, {4, "admin/carol"}, {5, "user/bob"}};
+  std::int64_t written_ms = 0;
+  for (const auto& [uid, owner] : jobs) {
+    SavedJob job = Job(uid, written_ms += 1000);
+    job.owner = owner;
+    job.Save(files);
+  }
+  const std::pair<const char*, std::uint64_t> resumed[] = {
+      {"user/bob", 5},  {"user/alice", 2},    {"user", 3},
+      {"user/alic", 1}, {"admin/carol", 5},   {"admin", 5},
+      {"", 5},          {"administrator", 1}, {"operator/ctl", 1}};
+  for (const auto& [owner, uid] : resumed) {
+    CAPTURE(owner);
+    const auto point = FindResumePoint(files, {}, RunsFolder(kSelf), "mnist", kSelf, owner);
+    REQUIRE(point.ok());
+    CHECK(point->folder == FolderOfJob(JobUid(uid)));
+  }
+}
+
+TEST_CASE("checkpoints of other users are not found, and the error states their number") {
+  fs::MemoryFileSystem files;
+  for (const std::uint64_t uid : {1u, 2u}) {
+    SavedJob job = Job(uid, 1000);
+    job.owner = "user/alice";
+    job.Save(files);
+  }
+  const auto point = FindResumePoint(files, {}, RunsFolder(kSelf), "mnist", kSelf, "user/bob");
+  CHECK(absl::IsNotFound(point.status()));
+  CHECK(Has(std::string(point.status().message()), "folders_of_other_users=2"));
+}
+
 TEST_CASE("a job with its own checkpoint directory searches only there") {
   fs::MemoryFileSystem files;
   Job(1, 1000).Save(files);

@@ -1,6 +1,7 @@
 // Tests calls about jobs and closures that users make and that cannot be answered at once.
 #include "coordinator/service/job_calls.h"
 
+#include "common/base/status.h"
 #include "coordinator/service/closure_calls.h"
 #include "service_stage.h"
 
@@ -48,18 +49,40 @@ TEST_CASE("a cancel that arrives before the term is known is served afterwards")
   CHECK(stage.jobs.PlaceInQueue(job->uid()) == std::nullopt);
 }
 
-TEST_CASE("a cancel of another user is refused at once, and again when it is served late") {
+TEST_CASE("a cancel of another user is refused, and a cancel that waits keeps its job") {
   Stage stage;
-  stage.Submit(11, "a", "user/alice");
+  Job* const alices = stage.Submit(11, "a", "user/alice");
   stage.life.term_known = false;
   CHECK(absl::IsPermissionDenied(stage.Call(stage.calls, Cancel("a"), "user/bob")->status));
   const auto early = stage.Call(stage.calls, Cancel("a"), "user/alice");
   // Before the term is known, the name passes to a job of another user.
-  stage.Submit(12, "a", "user/bob");
+  Job* const bobs = stage.Submit(12, "a", "user/bob");
   stage.life.term_known = true;
   stage.calls.ServeEarly();
   stage.Run();
-  CHECK(absl::IsPermissionDenied(early->status));
+  CHECK(early->answered);
+  CHECK(early->status.ok());
+  CHECK(stage.jobs.PlaceInQueue(alices->uid()) == std::nullopt);
+  CHECK(stage.jobs.PlaceInQueue(bobs->uid()) == 0u);
+}
+
+TEST_CASE("a job cannot have a name that looks like the uid of a job") {
+  Stage stage;
+  v1::SubmitJobRequest request;
+  const auto submit = [&](const std::string& name) {
+    request.set_yaml(
+        "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: " + name +
+        "}\nspec:\n  type: counting\n  counting: {examples: 64, shards: 4}\n  data: {batch_size: "
+        "4, shuffle: {seed: 7}}\n  training: {epochs: 2, steps_per_closure: 2}\n");
+    return stage.Call(stage.calls, request, "user/bob")->status;
+  };
+  const absl::Status refused = submit("abcdefabcdefabcd");
+  CHECK(absl::IsInvalidArgument(refused));
+  CHECK(BlameOf(refused) == Blame::kUser);
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("16 hexadecimal digits"));
+  CHECK(stage.jobs.size() == 0);
+  for (const char* name : {"abcdefabcdefabc", "abcdefabcdefabcde", "abcdefabcdefabcg"})
+    CHECK(submit(name).ok());
 }
 
 TEST_CASE("a closure call that waits is refused when its name passes to the job of another user") {

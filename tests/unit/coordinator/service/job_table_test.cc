@@ -92,6 +92,15 @@ struct Stage {
 
 }  // namespace
 
+TEST_CASE("a uid names its job, even if a newer job has the uid as its name") {
+  Stage stage;
+  Job* const old = stage.Add(0xabcdefabcdefabcd, "a");
+  Job* const young = stage.Add(2, "abcdefabcdefabcd");
+  CHECK(stage.table.Find("abcdefabcdefabcd") == old);
+  stage.table.TakeBack(old->uid());
+  CHECK(stage.table.Find("abcdefabcdefabcd") == young);
+}
+
 TEST_CASE("jobs are found by name and uid, the newest first") {
   Stage stage;
   CHECK(stage.table.Find("") == nullptr);
