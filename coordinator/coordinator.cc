@@ -38,34 +38,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
   plane_parts.control = coordinator->control_.get();
   plane_parts.files = coordinator->files_.get();
   plane_parts.checkpoints = coordinator->checkpoints_.get();
-  if (!options.control.checkpoint_roots.everything()) {
-    std::vector<std::string> folders = options.control.checkpoint_roots.folders();
-    folders.push_back(options.control.runs_folder);
-    coordinator->written_ = fs::Roots::Only(
-        folders, "checkpoints must be in a folder of the coordinator's --checkpoint-root");
-  }
-  coordinator->file_system_ = object_store::MakeFileSystem(
-      {.local = {.failpoints = parts.failpoints, .roots = &coordinator->written_},
-       .store = options.stores,
-       .variables = parts.variables,
-       .clock = parts.clock,
-       .interruption = &coordinator->interruption_,
-       .registry = parts.registry});
-  plane_parts.file_system = coordinator->file_system_.get();
-  if (!options.control.runs_copy.empty()) {
-    // The copies may be outside of the folders of checkpoints, because no user names their place.
-    coordinator->copies_ = std::make_unique<runtime::ThreadExecutor>(
-        runtime::ThreadExecutor::Options{.name = "copies"});
-    coordinator->copy_files_ =
-        object_store::MakeFileSystem({.local = {.failpoints = parts.failpoints},
-                                      .store = options.stores,
-                                      .variables = parts.variables,
-                                      .clock = parts.clock,
-                                      .interruption = &coordinator->interruption_,
-                                      .registry = parts.registry});
-    plane_parts.copies = coordinator->copies_.get();
-    plane_parts.copy_files = coordinator->copy_files_.get();
-  }
+  coordinator->OpenFiles(options, parts, &plane_parts);
   plane_parts.clock = parts.clock;
   plane_parts.logger = parts.logger;
   plane_parts.registry = parts.registry;
@@ -82,6 +55,36 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
   EG_ASSIGN_OR_RETURN(coordinator->server_,
                       parts.transport->Listen(server, coordinator->plane_->handlers()));
   return coordinator;
+}
+
+void Coordinator::OpenFiles(const Options& options, const Parts& parts,
+                            ControlPlane::Parts* plane_parts) {
+  if (!options.control.checkpoint_roots.everything()) {
+    std::vector<std::string> folders = options.control.checkpoint_roots.folders();
+    folders.push_back(options.control.runs_folder);
+    written_ = fs::Roots::Only(
+        folders, "checkpoints must be in a folder of the coordinator's --checkpoint-root");
+  }
+  file_system_ =
+      object_store::MakeFileSystem({.local = {.failpoints = parts.failpoints, .roots = &written_},
+                                    .store = options.stores,
+                                    .variables = parts.variables,
+                                    .clock = parts.clock,
+                                    .interruption = &interruption_,
+                                    .registry = parts.registry});
+  plane_parts->file_system = file_system_.get();
+  if (options.control.runs_copy.empty()) return;
+  // The copies may be outside of the folders of checkpoints, because no user names their place.
+  copies_ =
+      std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{.name = "copies"});
+  copy_files_ = object_store::MakeFileSystem({.local = {.failpoints = parts.failpoints},
+                                              .store = options.stores,
+                                              .variables = parts.variables,
+                                              .clock = parts.clock,
+                                              .interruption = &interruption_,
+                                              .registry = parts.registry});
+  plane_parts->copies = copies_.get();
+  plane_parts->copy_files = copy_files_.get();
 }
 
 void Coordinator::Start(const std::string& advertised_address, const std::string& metrics_address) {

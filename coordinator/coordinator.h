@@ -44,6 +44,8 @@ class Coordinator {
 
  private:
   Coordinator() = default;
+  // Opens the file systems of checkpoints and of the copies of runs.
+  void OpenFiles(const Options& options, const Parts& parts, ControlPlane::Parts* plane_parts);
   // The folders where checkpoints may be written: the folders that jobs may name, and the runs
   // folder.
   fs::Roots written_;

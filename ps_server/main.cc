@@ -2,6 +2,7 @@
 // update to them exactly once.
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -27,6 +28,18 @@ using namespace evergrad;
 std::optional<std::string> Variable(const std::string& name) {
   const char* const value = std::getenv(name.c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::unique_ptr<fs::FileSystem> OpenFiles(const ps_server::Config& config, const fs::Roots& roots,
+                                          const Clock& clock, http::Interruption* interruption,
+                                          daemon::Daemon* daemon) {
+  return object_store::MakeFileSystem(
+      {.local = {.failpoints = &daemon->failpoints(), .roots = &roots},
+       .store = config.stores,
+       .variables = Variable,
+       .clock = &clock,
+       .interruption = interruption,
+       .registry = &daemon->registry()});
 }
 
 }  // namespace
@@ -60,13 +73,7 @@ int main(int argc, char** argv) {
                 config.checkpoint_roots,
                 "to allow another folder, start the server with one more --checkpoint-root FOLDER");
   http::Interruption interruption;  // ends retries of an object store when this process stops
-  const auto files =
-      object_store::MakeFileSystem({.local = {.failpoints = &daemon.failpoints(), .roots = &roots},
-                                    .store = config.stores,
-                                    .variables = Variable,
-                                    .clock = &clock,
-                                    .interruption = &interruption,
-                                    .registry = &daemon.registry()});
+  const auto files = OpenFiles(config, roots, clock, &interruption, &daemon);
   auto server = ps_server::Server::Listen(
       {transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(),
        random::EntropyFromOs(), files.get(), &daemon.health()},

@@ -20,10 +20,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kCallWait{5000};
 // A coordinator that has answered before may be restarting for this time.
 constexpr milliseconds kAway{60000};
-constexpr milliseconds kPause{200};  // between two calls to a coordinator that is away
+constexpr milliseconds kPause{200};  // between two calls to an unreachable coordinator
 
-// Returns the exit code of `psctl job wait` for a job in this state, or nullopt if the wait goes
-// on.
+// Returns the exit code of `psctl job wait` for a job in this state, or nullopt while it must wait.
 std::optional<int> WaitEnded(const v1::JobStatus& job, const std::string& condition) {
   if (condition == "running" && (job.state() == "RUNNING" || job.state() == "SUCCEEDED"))
     return kSucceeded;

@@ -102,14 +102,9 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     heartbeat.BeginJob();
     device.BeginJob();
     metrics.ShowServedJob(info.name(), uid);
-    job = std::make_unique<JobContext>(info,
-                                       JobContext::Environment{backend,
-                                                               {.bytes_max = options.data_bytes_max,
-                                                                .roots = options.data_roots,
-                                                                .cache = options.data_cache},
-                                                               &metrics.data,
-                                                               allocate,
-                                                               env.more_job_kinds});
+    const DataOptions data{options.data_bytes_max, options.data_roots, options.data_cache};
+    job = std::make_unique<JobContext>(
+        info, JobContext::Environment{backend, data, &metrics.data, allocate, env.more_job_kinds});
     if (job->spec() != nullptr)
       book.SetOverBudget(job->pauses_over_budget() ? AttemptBook::OverBudget::kPause
                                                    : AttemptBook::OverBudget::kFail);

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <map>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/fault/failpoints.h"
@@ -98,15 +99,28 @@ TEST_CASE("an endpoint is https, or http on a loopback address, and has only a h
   }
 }
 
+struct EndpointCase {
+  std::string name;
+  StoreOptions options;
+  Environment environment;
+  fs::StoreKind kind;
+  std::string bucket, url, region;
+  bool bucket_in_path;
+};
+
+void CheckEndpoints(const std::vector<EndpointCase>& cases) {
+  for (const EndpointCase& c : cases) {
+    INFO(c.name);
+    const auto endpoint = EndpointOf(c.kind, c.bucket, c.options, VariablesOf(c.environment));
+    REQUIRE(endpoint.ok());
+    CHECK(endpoint->url == c.url);
+    CHECK(endpoint->region == c.region);
+    CHECK(endpoint->bucket_in_path == c.bucket_in_path);
+  }
+}
+
 TEST_CASE("flags take precedence over variables, and variables over the addresses of the clouds") {
-  const struct {
-    std::string name;
-    StoreOptions options;
-    Environment environment;
-    fs::StoreKind kind;
-    std::string bucket, url, region;
-    bool bucket_in_path;
-  } cases[] = {
+  CheckEndpoints({
       {"default",
        {},
        {},
@@ -172,6 +186,12 @@ TEST_CASE("flags take precedence over variables, and variables over the addresse
        "http://127.0.0.1:9000",
        "r",
        true},
+  });
+  CHECK(EndpointOf(fs::StoreKind::kS3, "bucket", {}, nullptr)->region == "us-east-1");
+}
+
+TEST_CASE("the place of the bucket can be chosen, and Google has flags of its own") {
+  CheckEndpoints({
       {"virtual host",
        {.s3_endpoint = "https://a.example.org", .s3_addressing = "virtual"},
        {},
@@ -204,16 +224,7 @@ TEST_CASE("flags take precedence over variables, and variables over the addresse
        "http://localhost:4443",
        "auto",
        true},
-  };
-  for (const auto& c : cases) {
-    INFO(c.name);
-    const auto endpoint = EndpointOf(c.kind, c.bucket, c.options, VariablesOf(c.environment));
-    REQUIRE(endpoint.ok());
-    CHECK(endpoint->url == c.url);
-    CHECK(endpoint->region == c.region);
-    CHECK(endpoint->bucket_in_path == c.bucket_in_path);
-  }
-  CHECK(EndpointOf(fs::StoreKind::kS3, "bucket", {}, nullptr)->region == "us-east-1");
+  });
 }
 
 TEST_CASE("a wrong variable is named when a bucket is used") {

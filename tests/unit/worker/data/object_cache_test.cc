@@ -137,7 +137,7 @@ TEST_CASE("the copies that were not used for the longest time are removed first"
 TEST_CASE("errors name the object, and leave no copy") {
   Stage stage;
   stage.files.objects["s3://data/large"] = {std::string(1001, 'x'), "v"};
-  stage.files.objects["s3://data/cut"] = {"bytes", "v", absl::UnavailableError("store is away")};
+  stage.files.objects["s3://data/cut"] = {"bytes", "v", absl::UnavailableError("store is down")};
   const struct {
     const char* uri;
     absl::StatusCode code;
@@ -145,7 +145,7 @@ TEST_CASE("errors name the object, and leave no copy") {
   } cases[] = {
       {"s3://data/none", absl::StatusCode::kNotFound, "no such object"},
       {"s3://data/large", absl::StatusCode::kResourceExhausted, "--data-cache-bytes-max"},
-      {"s3://data/cut", absl::StatusCode::kUnavailable, "store is away"},
+      {"s3://data/cut", absl::StatusCode::kUnavailable, "store is down"},
   };
   for (const auto& c : cases) {
     const absl::Status status = stage.cache.Open(c.uri).status();
