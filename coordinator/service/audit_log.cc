@@ -1,6 +1,7 @@
 #include "coordinator/service/audit_log.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -119,10 +120,11 @@ AuditLog::Bucket& AuditLog::BucketOf(const std::string& caller, MonoTime now) {
   if (found != buckets_.end()) return found->second;
   if (buckets_.size() >= limits_.callers_max) {
     // A caller whose bucket is full needs none.
-    std::erase_if(buckets_, [&](auto& one) {
-      Fill(&one.second, now);
-      return one.second.left_out == 0 && one.second.tokens >= limits_.failed_burst;
-    });
+    for (auto one = buckets_.begin(); one != buckets_.end();) {
+      Fill(&one->second, now);
+      const bool idle = one->second.left_out == 0 && one->second.tokens >= limits_.failed_burst;
+      one = idle ? buckets_.erase(one) : std::next(one);
+    }
   }
   const bool shared = buckets_.size() >= limits_.callers_max;
   return buckets_.try_emplace(shared ? "other callers" : caller, Bucket{limits_.failed_burst, now})
