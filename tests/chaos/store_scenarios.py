@@ -41,6 +41,7 @@ class StoreCluster(Cluster):
         self.store.enter_environment()
 
     def down(self):
+        self.store.write_log(self.folder)
         super().down()
         self.store.stop()
 
@@ -92,6 +93,7 @@ class StoreMachineCluster(MachineCluster):
         return found
 
     def down(self):
+        self.store.write_log(self.folder)
         self.store.stop()
         super().down()
 

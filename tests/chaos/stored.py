@@ -73,6 +73,12 @@ class ObjectStore:
         failed = sum(1 for line in self.proxy.requests() if line[2])
         return failed, counts.get("requests", 0)
 
+    def write_log(self, folder):
+        """Writes the recent requests into a file, for a folder that is kept."""
+        with open(os.path.join(folder, "requests.log"), "w") as f:
+            for method, target, fault, status, at in self.proxy.requests():
+                f.write("%s %s %s %d %s\n" % (at, method, target, status, fault or ""))
+
     def stop(self):
         self.proxy.stop()
         if self.kind == "s3":

@@ -27,6 +27,7 @@ import argparse
 import asyncio
 import collections
 import dataclasses
+import datetime
 import hashlib
 import json
 import os
@@ -69,16 +70,19 @@ class Disconnect(Exception):
 @dataclasses.dataclass
 class Rule:
     """Chooses a fault for requests of a method whose target contains `path` (both "" for any). The
-    rule skips the first `skip` requests that fit, and then applies to `times` of them (None: to all
-    others). `when` is a function of the Request, for rules in the same process."""
+    rule skips the first `skip` requests that fit, and then applies to every `every`-th of them, in
+    all to `times` (None: without end). `when` is a function of the Request, for rules in the same
+    process."""
 
     kind: str
     method: str = ""
     path: str = ""
     skip: int = 0
+    every: int = 1
     times: int = 1
     when: object = None
     seen: int = 0
+    applied: int = 0
 
     def fits(self, request):
         if self.method not in ("", request.method) or self.path not in request.target:
@@ -86,7 +90,11 @@ class Rule:
         if self.when is not None and not self.when(request):
             return False
         self.seen += 1
-        return self.seen > self.skip and (self.times is None or self.seen <= self.skip + self.times)
+        after = self.seen - self.skip - 1
+        if after < 0 or after % self.every or self.applied == self.times:
+            return False
+        self.applied += 1
+        return True
 
 
 class Request:
@@ -135,7 +143,8 @@ class Exchange:
         self.proxy, self.request, self.reader, self.writer = proxy, request, reader, writer
         self.draw = random.Random("%s/%d" % (proxy.seed, request.number))
         self.fault = proxy.choose(request, self.draw)
-        self.log_line = [request.method, request.target, self.fault, 0]
+        at = datetime.datetime.now(datetime.timezone.utc).strftime("%H:%M:%S.%f")
+        self.log_line = [request.method, request.target, self.fault, 0, at]
         proxy.log.append(self.log_line)
         self.left = request.length  # bytes of the body that have not been read
         self.far_reader = self.far_writer = None
@@ -434,7 +443,8 @@ class FaultProxy:
         return dict(self.counted)
 
     def requests(self, method="", path=""):
-        """Returns [method, target, fault or None, status or 0] of the recent requests that fit."""
+        """Returns [method, target, fault or None, status or 0, time] of the recent requests that
+        fit."""
         return [line for line in list(self.log) if method in ("", line[0]) and path in line[1]]
 
     def seen_authorizations(self):
@@ -557,7 +567,7 @@ CALLS = (
 
 class ProxyProcess:
     """The proxy as a process. `prefix` are words before its command line, for example to start it
-    in another network namespace. It has the methods of CALLS, whose arguments must be named. The
+    in another network namespace. It has the methods of CALLS. Rules and keys are dicts there. The
     process also ends with its parent, because its stdin then ends."""
 
     def __init__(self, to, seed=1, listen="127.0.0.1:0", tls=None, prefix=()):
@@ -578,7 +588,7 @@ class ProxyProcess:
     def __getattr__(self, name):
         if name not in CALLS:
             raise AttributeError(name)
-        return lambda **arguments: self._call(name, arguments)
+        return lambda *values, **named: self._call({"call": name, "values": values, "with": named})
 
     def _line(self):
         line = self.process.stdout.readline()
@@ -586,8 +596,8 @@ class ProxyProcess:
             raise RuntimeError("the fault proxy ended with %s" % self.process.wait())
         return json.loads(line)
 
-    def _call(self, name, arguments):
-        self.process.stdin.write(json.dumps({"call": name, "with": arguments}) + "\n")
+    def _call(self, call):
+        self.process.stdin.write(json.dumps(call) + "\n")
         self.process.stdin.flush()
         answer = self._line()
         if "error" in answer:
@@ -634,7 +644,8 @@ def main():
                 call = json.loads(line)
                 if call["call"] not in CALLS:
                     raise ValueError("unknown call %s" % call["call"])
-                answer = {"result": getattr(proxy, call["call"])(**call.get("with", {}))}
+                method = getattr(proxy, call["call"])
+                answer = {"result": method(*call.get("values", ()), **call.get("with", {}))}
             except Exception as why:  # a wrong call does not end the proxy
                 answer = {"error": "%s: %s" % (type(why).__name__, why)}
             print(json.dumps(answer), flush=True)
