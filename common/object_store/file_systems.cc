@@ -28,6 +28,7 @@ class Stores {
       : parts_(std::move(parts)), interruption_(interruption) {}
 
   absl::StatusOr<std::unique_ptr<ObjectStore>> Open(fs::StoreKind kind, const std::string& bucket) {
+    EG_CHECK(parts_.clock != nullptr);
     StoreParts store;
     store.kind = kind;
     EG_ASSIGN_OR_RETURN(store.endpoint, EndpointOf(kind, bucket, parts_.store, parts_.variables));
@@ -173,7 +174,6 @@ absl::Status CheckStoreOptions(const StoreOptions& options) {
 }
 
 std::unique_ptr<fs::FileSystem> MakeFileSystem(FileSystemParts parts) {
-  EG_CHECK(parts.clock != nullptr);
   return std::make_unique<FilesByScheme>(std::move(parts));
 }
 

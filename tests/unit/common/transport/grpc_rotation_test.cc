@@ -81,11 +81,14 @@ Handlers Answering() {
 absl::StatusOr<std::string> Who(Channel& channel) {
   return UnaryAndWait(channel, "/evergrad.v1.Control/Who", "", 10000ms);
 }
-// Calls the server over a new connection.
-absl::StatusOr<std::string> Who(World<Grpc>& world, const TlsFiles& tls, bool use_unix = false) {
-  auto channel = world.transport->Dial(
-      {.host_port = world.server->address(), .unix_path = world.server->unix_path()},
-      {.tls = tls, .peer_task = "ps_server/0", .use_unix = use_unix});
+// Calls the server over a new connection. `host` replaces the host of the server's address.
+absl::StatusOr<std::string> Who(World<Grpc>& world, const TlsFiles& tls, bool use_unix = false,
+                                const std::string& host = "127.0.0.1") {
+  const std::string address = world.server->address();
+  auto channel =
+      world.transport->Dial({.host_port = host + address.substr(address.rfind(':')),
+                             .unix_path = world.server->unix_path()},
+                            {.tls = tls, .peer_task = "ps_server/0", .use_unix = use_unix});
   if (!channel.ok()) return channel.status();
   return Who(**channel);
 }
@@ -137,19 +140,21 @@ TEST_CASE("a listener refuses no right client while its authority is replaced st
       old_both(folder, "worker-1", old_ca, {&old_ca, &new_ca}),
       new_both(folder, "worker-2", new_ca, {&old_ca, &new_ca}),
       new_new(folder, "worker-3", new_ca, {&new_ca});
-  // The name localhost may have two addresses, and so two sockets.
   World<Grpc> world(Answering(),
                     {.listen = "localhost:0", .unix_path = folder / "s", .tls = server.files},
                     {.tls = old_old.files});
+  // The name localhost may have two addresses, and so two sockets.
+  std::vector<std::string> hosts{"unix", "127.0.0.1", "[::1]"};
+  if (!Who(world, old_old.files, false, "[::1]").ok()) hosts.pop_back();
   const auto served = [&](const std::vector<const Task*>& right,
                           const std::vector<const Task*>& wrong) {
-    for (const bool use_unix : {false, true}) {
-      CAPTURE(use_unix);
+    for (const std::string& host : hosts) {
+      CAPTURE(host);
       for (const Task* client : right)
-        CHECK(Who(world, client->files, use_unix).value_or("refused") == client->name);
+        CHECK(Who(world, client->files, host == "unix", host).value_or("refused") == client->name);
       for (const Task* client : wrong) {
         CAPTURE(client->name);
-        CHECK_FALSE(Who(world, client->files, use_unix).ok());
+        CHECK_FALSE(Who(world, client->files, host == "unix", host).ok());
       }
     }
   };

@@ -63,8 +63,9 @@ TEST_CASE(
   const absl::Status late = limit.CheckShards(BuildPlan(Spec(), Described())->message);
   CHECK(late.message() ==
         "variable dense/kernel: its rows 0 to 66 exceed the limit of one request to ps_server/3: "
-        "bytes=67584 max=40960; start that server with more "
-        "than --budget-bytes-max 106496, or submit the job again while that server is connected, "
+        "bytes=67584 max=40960; raise the limit of that "
+        "server, now --budget-bytes-max 106496, or submit the job again while that server is "
+        "connected, "
         "so that "
         "the variable is partitioned to fit the server's limit");
   CHECK(BlameOf(late) == Blame::kUser);
