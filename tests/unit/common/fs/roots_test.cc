@@ -251,11 +251,13 @@ TEST_CASE("the URI of an object is never opened as a local path") {
   const int error = errno;
   const Descriptor local = Roots::Only({"s3://bucket"}, "").Open(f / "s3:/bucket/a", O_RDONLY);
   const Descriptor in_local = Roots::Only({f.path()}, "").Open("s3://bucket/a", O_RDONLY);
+  const bool named = Roots::Only({"s3://bucket"}, "").Names(f / "s3:/bucket/a");
   stdfs::current_path(before);
   CHECK(object.get() < 0);
   CHECK(error == EXDEV);
   CHECK(local.get() < 0);
   CHECK(in_local.get() < 0);
+  CHECK_FALSE(named);
 }
 
 TEST_CASE("the URIs of a flag are normalized without a request, and a wrong one is refused") {

@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <map>
-#include <vector>
 
 #include "common/base/status.h"
 #include "common/fault/failpoints.h"
@@ -99,132 +98,59 @@ TEST_CASE("an endpoint is https, or http on a loopback address, and has only a h
   }
 }
 
-struct EndpointCase {
-  std::string name;
-  StoreOptions options;
-  Environment environment;
-  fs::StoreKind kind;
-  std::string bucket, url, region;
-  bool bucket_in_path;
-};
-
-void CheckEndpoints(const std::vector<EndpointCase>& cases) {
-  for (const EndpointCase& c : cases) {
-    INFO(c.name);
-    const auto endpoint = EndpointOf(c.kind, c.bucket, c.options, VariablesOf(c.environment));
-    REQUIRE(endpoint.ok());
-    CHECK(endpoint->url == c.url);
-    CHECK(endpoint->region == c.region);
-    CHECK(endpoint->bucket_in_path == c.bucket_in_path);
-  }
+// Returns "URL REGION path" or "URL REGION virtual".
+std::string EndpointText(fs::StoreKind kind, const std::string& bucket, const StoreOptions& options,
+                         const Environment& environment) {
+  const auto endpoint = EndpointOf(kind, bucket, options, VariablesOf(environment));
+  if (!endpoint.ok()) return endpoint.status().ToString();
+  return endpoint->url + " " + endpoint->region + (endpoint->bucket_in_path ? " path" : " virtual");
 }
 
-TEST_CASE("flags take precedence over variables, and variables over the addresses of the clouds") {
-  CheckEndpoints({
-      {"default",
-       {},
-       {},
-       fs::StoreKind::kS3,
-       "bucket",
-       "https://s3.us-east-1.amazonaws.com",
-       "us-east-1",
-       false},
-      {"dots in the bucket",
-       {},
-       {},
-       fs::StoreKind::kS3,
-       "my.bucket",
-       "https://s3.us-east-1.amazonaws.com",
-       "us-east-1",
-       true},
-      {"region by variable",
-       {},
+TEST_CASE("flags take precedence over variables, and variables over the addresses of AWS") {
+  const std::string a = "https://a.example.org", b = "https://b.example.org";
+  const struct {
+    StoreOptions options;
+    Environment environment;
+    std::string bucket, endpoint;
+  } cases[] = {
+      {{}, {}, "bucket", "https://s3.us-east-1.amazonaws.com us-east-1 virtual"},
+      {{}, {}, "my.bucket", "https://s3.us-east-1.amazonaws.com us-east-1 path"},
+      {{},
        {{"AWS_REGION", "eu-west-1"}, {"AWS_DEFAULT_REGION", "x"}},
-       fs::StoreKind::kS3,
        "bucket",
-       "https://s3.eu-west-1.amazonaws.com",
-       "eu-west-1",
-       false},
-      {"default region by variable",
-       {},
+       "https://s3.eu-west-1.amazonaws.com eu-west-1 virtual"},
+      {{},
        {{"AWS_REGION", ""}, {"AWS_DEFAULT_REGION", "eu-west-2"}},
-       fs::StoreKind::kS3,
        "bucket",
-       "https://s3.eu-west-2.amazonaws.com",
-       "eu-west-2",
-       false},
-      {"region by flag",
-       {.s3_region = "cn-north-1"},
+       "https://s3.eu-west-2.amazonaws.com eu-west-2 virtual"},
+      {{.s3_region = "cn-north-1"},
        {{"AWS_REGION", "eu-west-1"}},
-       fs::StoreKind::kS3,
        "bucket",
-       "https://s3.cn-north-1.amazonaws.com.cn",
-       "cn-north-1",
-       false},
-      {"endpoint by variable",
+       "https://s3.cn-north-1.amazonaws.com.cn cn-north-1 virtual"},
+      {{}, {{"AWS_ENDPOINT_URL", a + "/"}}, "bucket", a + " us-east-1 path"},
+      {{}, {{"AWS_ENDPOINT_URL", a}, {"AWS_ENDPOINT_URL_S3", b}}, "bucket", b + " us-east-1 path"},
+      {{.s3_endpoint = "http://127.0.0.1:9000", .s3_region = "r"},
+       {{"AWS_ENDPOINT_URL_S3", "not a URL"}, {"AWS_REGION", "not a region"}},
+       "bucket",
+       "http://127.0.0.1:9000 r path"},
+      {{.s3_endpoint = a, .s3_addressing = "virtual"}, {}, "my.bucket", a + " us-east-1 virtual"},
+      {{.s3_addressing = "path"},
        {},
-       {{"AWS_ENDPOINT_URL", "https://a.example.org/"}},
-       fs::StoreKind::kS3,
        "bucket",
-       "https://a.example.org",
-       "us-east-1",
-       true},
-      {"endpoint by the variable of S3",
-       {},
-       {{"AWS_ENDPOINT_URL", "https://a.example.org"},
-        {"AWS_ENDPOINT_URL_S3", "https://b.example.org"}},
-       fs::StoreKind::kS3,
-       "bucket",
-       "https://b.example.org",
-       "us-east-1",
-       true},
-      {"endpoint by flag",
-       {.s3_endpoint = "http://127.0.0.1:9000", .s3_region = "r"},
-       {{"AWS_ENDPOINT_URL_S3", "not a URL"}},
-       fs::StoreKind::kS3,
-       "bucket",
-       "http://127.0.0.1:9000",
-       "r",
-       true},
-  });
+       "https://s3.us-east-1.amazonaws.com us-east-1 path"},
+  };
+  for (const auto& c : cases)
+    CHECK(EndpointText(fs::StoreKind::kS3, c.bucket, c.options, c.environment) == c.endpoint);
   CHECK(EndpointOf(fs::StoreKind::kS3, "bucket", {}, nullptr)->region == "us-east-1");
 }
 
-TEST_CASE("the place of the bucket can be chosen, and Google has flags of its own") {
-  CheckEndpoints({
-      {"virtual host",
-       {.s3_endpoint = "https://a.example.org", .s3_addressing = "virtual"},
-       {},
-       fs::StoreKind::kS3,
-       "my.bucket",
-       "https://a.example.org",
-       "us-east-1",
-       false},
-      {"path",
-       {.s3_addressing = "path"},
-       {},
-       fs::StoreKind::kS3,
-       "bucket",
-       "https://s3.us-east-1.amazonaws.com",
-       "us-east-1",
-       true},
-      {"Google",
-       {.s3_endpoint = "https://a.example.org", .s3_region = "r"},
-       {{"AWS_ENDPOINT_URL", "https://b.example.org"}},
-       fs::StoreKind::kGcs,
-       "bucket",
-       "https://storage.googleapis.com",
-       "auto",
-       true},
-      {"another service for gs",
-       {.gcs_endpoint = "http://localhost:4443/"},
-       {},
-       fs::StoreKind::kGcs,
-       "bucket",
-       "http://localhost:4443",
-       "auto",
-       true},
-  });
+TEST_CASE("the endpoint of Google depends on its own flag only") {
+  const StoreOptions s3{.s3_endpoint = "https://a.example.org", .s3_region = "r"};
+  CHECK(EndpointText(fs::StoreKind::kGcs, "bucket", s3,
+                     {{"AWS_ENDPOINT_URL", "https://b.example.org"}, {"AWS_REGION", "r"}}) ==
+        "https://storage.googleapis.com auto path");
+  CHECK(EndpointText(fs::StoreKind::kGcs, "bucket", {.gcs_endpoint = "http://localhost:4443/"},
+                     {}) == "http://localhost:4443 auto path");
 }
 
 TEST_CASE("a wrong variable is named when a bucket is used") {
@@ -338,6 +264,25 @@ TEST_CASE("local files need no store, and other schemes are refused by name") {
   }
   CHECK(absl::IsInvalidArgument(files->Open("s3://Bucket/x").status()));
   CHECK(absl::IsInvalidArgument(files->Open("file://host/x").status()));
+}
+
+TEST_CASE("an interruption ends calls before they send anything, and stays its owner's") {
+  ManualClock clock;
+  http::Interruption interruption;
+  FileSystemParts parts;
+  parts.variables = VariablesOf({{"AWS_ACCESS_KEY_ID", "AKIDTEST"},
+                                 {"AWS_SECRET_ACCESS_KEY", "the-secret-key"},
+                                 {"AWS_ENDPOINT_URL", "https://store.invalid"}});
+  parts.clock = &clock;
+  parts.interruption = &interruption;
+  MakeFileSystem(parts).reset();
+  CHECK_FALSE(interruption.interrupted());
+  const auto files = MakeFileSystem(parts);
+  interruption.Interrupt();
+  const absl::Status status = files->Exists("s3://bucket/x").status();
+  CHECK(absl::IsCancelled(status));
+  CHECK_THAT(std::string(status.message()),
+             Catch::Contains("path=s3://bucket/x") && !Catch::Contains("the-secret-key"));
 }
 
 TEST_CASE("a CA file that is no certificate is an error at the first use of a bucket") {

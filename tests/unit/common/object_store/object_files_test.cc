@@ -301,6 +301,19 @@ TEST_CASE("each failpoint fails at its step, and leaves neither an object nor pa
   }
 }
 
+TEST_CASE("a replacement is not deleted when the failpoint after it fails") {
+  for (const std::size_t bytes : {2, 9}) {
+    Stage stage;
+    stage.bucket.Write("a", "old");
+    REQUIRE(stage.failpoints.Arm("fs.sync_folder=1*error", 1).ok());
+    auto file = stage.files->Replace("s3://bucket/a");
+    REQUIRE(file.ok());
+    REQUIRE((*file)->Append(Bytes(Text(bytes))).ok());
+    CHECK(absl::IsInternal((*file)->Commit()));
+    CHECK(stage.bucket.Contents("a") == Text(bytes));
+  }
+}
+
 TEST_CASE("of two writers of one name the second one fails, and the first one's bytes stay") {
   for (const std::size_t first : {2, 9}) {
     for (const std::size_t second : {3, 10}) {
