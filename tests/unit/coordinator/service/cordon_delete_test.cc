@@ -28,8 +28,8 @@ bool IsListedAsCordoned(TestCluster& c, v1::Role role) {
 TEST_CASE(
     "a cordoned worker gets no work, and a cordoned server no shards, until the cordon ends") {
   TestCluster c;
-  c.AddWorker("0", 1);
-  c.AddServer("0", 2);
+  REQUIRE(c.AddWorker("0", 1).Registered());
+  REQUIRE(c.AddServer("0", 2).Registered());
   REQUIRE(Cordon(c, "worker/0", true).ok());
   REQUIRE(Cordon(c, "ps_server/0", true).ok());
   CHECK(IsListedAsCordoned(c, v1::ROLE_WORKER));
