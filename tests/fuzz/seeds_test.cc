@@ -577,8 +577,13 @@ TEST_CASE("seeds of Control calls are one of each method") {
   get.set_seen_revision(1u << 30);
   v1::CancelJobRequest cancel;
   cancel.set_job(CoordinatorStage::kJobName);
+  v1::DeleteJobRequest remove;
+  remove.set_job(CoordinatorStage::kJobName);
   v1::DrainTaskRequest drain;
   drain.set_task("worker/0");
+  v1::CordonTaskRequest cordon;
+  cordon.set_task("worker/0");
+  cordon.set_on(true);
   v1::ListVariablesRequest variables;
   variables.set_job(CoordinatorStage::kJobName);
   v1::ReadTaskLogsRequest logs;
@@ -588,9 +593,10 @@ TEST_CASE("seeds of Control calls are one of each method") {
   v1::ReadRunFileRequest file;
   file.set_job(CoordinatorStage::kJobName);
   Seed("control_calls", "job",
-       Call(get) + Call(v1::ListJobsRequest()) + Call(cancel) + Call(files) + Call(file));
+       Call(get) + Call(v1::ListJobsRequest()) + Call(cancel) + Call(files) + Call(file) +
+           Call(remove));
   Seed("control_calls", "tasks",
-       Call(v1::ListTasksRequest()) + Call(variables) + Call(logs) + Call(drain) +
+       Call(v1::ListTasksRequest()) + Call(variables) + Call(logs) + Call(drain) + Call(cordon) +
            Call(v1::GetClusterInfoRequest()));
   v1::ScheduleClosureRequest schedule;
   schedule.set_job("calls");

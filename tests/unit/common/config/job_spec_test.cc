@@ -849,12 +849,12 @@ TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its section"
   }
 }
 
-TEST_CASE("the path of a data file names one file on a local disk") {
+TEST_CASE("the path of a data file names one file, on a local disk or in an object store") {
   const auto with = [](const std::string& path) {
     return absl::StrReplaceAll(kCsv, {{"path: clicks.csv.gz", "path: \"" + path + "\""}});
   };
-  CHECK_THAT(Refusal(with("s3://bucket/x.csv")),
-             Catch::Contains("job.yaml:6:32: `path`: unsupported URI scheme: scheme=s3"));
+  CHECK(Parse(with("s3://bucket/x.csv")).data.train->path == "s3://bucket/x.csv");
+  CHECK_THAT(Refusal(with("s3://b/x.csv")), Catch::Contains("job.yaml:6:32: `path`: "));
   CHECK_THAT(Refusal(with("https://host/x.csv")),
              Catch::Contains("`path`: unsupported URI scheme: scheme=https"));
   CHECK_THAT(Refusal(with("data/*.csv")),
@@ -977,9 +977,10 @@ TEST_CASE("the checkpoint section has values and defaults, and can turn checkpoi
              Catch::Contains("`keep`: expected an integer from 1 to 100"));
   CHECK_THAT(Refusal(with("{evry: 1s}")),
              Catch::Contains("unknown key `evry` in spec.checkpoint; did you mean `every`?"));
-  CHECK_THAT(Refusal(with("{directory: 's3://bucket/x'}")),
-             Catch::Contains("`directory`: unsupported URI scheme: scheme=s3"));
-  CHECK_THAT(Refusal(with("{directory: 's3://bucket/x'}")), Catch::StartsWith("job.yaml:24:27: "));
+  CHECK(Parse(with("{directory: 's3://bucket/x'}")).checkpoint.directory == "s3://bucket/x");
+  CHECK_THAT(Refusal(with("{directory: 'hdfs://host/x'}")),
+             Catch::Contains("`directory`: unsupported URI scheme: scheme=hdfs"));
+  CHECK_THAT(Refusal(with("{directory: 's3://b/x'}")), Catch::StartsWith("job.yaml:24:27: "));
   CHECK_THAT(Refusal(with("{directory: 'file://host/x'}")),
              Catch::Contains("`directory`: a file URI must start with file:///"));
   CHECK_THAT(Refusal(with("{directory: ''}")), Catch::Contains("`directory`: expected a folder"));

@@ -77,7 +77,7 @@ TEST_CASE("an inconsistent manifest is neither written nor read") {
       {"minimum", [](auto* m) { m->mutable_shards(0)->set_bytes(5); }},
       {"vlsn", [](auto* m) { m->mutable_shards(0)->set_vlsn(~0ull); }},
       {"malformed", [](auto* m) { m->mutable_shards(0)->mutable_done()->add_bounds(3); }},
-      {"without a file", [](auto* m) { m->mutable_shards(0)->clear_file(); }},
+      {"the shard has no file", [](auto* m) { m->mutable_shards(0)->clear_file(); }},
       {"complete", [](auto* m) { m->set_complete(false); }},
       {"complete", [](auto* m) { m->mutable_shards(1)->mutable_done()->clear_bounds(); }},
   };

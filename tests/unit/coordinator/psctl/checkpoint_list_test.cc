@@ -201,7 +201,7 @@ TEST_CASE("a path that is no folder is the user's error") {
   Runs runs;
   CHECK(runs.Run({"list", "none"}) == kUsage);
   CHECK(runs.Run({"list", "runs/notes.txt"}) == kUsage);
-  CHECK(runs.Run({"list", "s3://bucket/x"}) == kUsage);
+  CHECK(runs.Run({"list", "hdfs://host/x"}) == kUsage);
   CHECK(runs.Run({"list"}) == kUsage);
   CHECK(runs.Run({"list", "--help"}) == kSucceeded);
   CHECK(runs.out.str().find("FOLDER") != std::string::npos);

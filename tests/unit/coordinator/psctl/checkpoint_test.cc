@@ -98,7 +98,7 @@ TEST_CASE(
   } cases[] = {{stage.folder / "notes.txt", "neither a checkpoint's folder"},
                {stage.folder / "empty", "no readable manifest"},
                {stage.folder / "none", "no such"},
-               {"s3://bucket/x", "s3"},
+               {"hdfs://host/x", "hdfs"},
                {stage.Shard(7), "no such"},
                {stage.Manifest(7), "no such"}};
   for (const auto& c : cases) {

@@ -666,7 +666,7 @@ TEST_CASE("validate refuses the paths that run refuses, and warns of files that 
            {"data", "my.yaml:6:47: is a folder: "},
            {"*.csv", "my.yaml:6:47: `path`: expected the path of one file"},
            {"x[12].csv", "my.yaml:6:47: no such file: "},
-           {"s3://bucket/x.csv", "unsupported URI scheme: scheme=s3"},
+           {"hdfs://host/x.csv", "unsupported URI scheme: scheme=hdfs"},
            {"https://host/x.csv", "unsupported URI scheme: scheme=https"}}) {
     for (const std::vector<std::string>& verb :
          std::vector<std::vector<std::string>>{{"job", "validate"}, {"job", "run", "--local"}}) {
