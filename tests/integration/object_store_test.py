@@ -79,12 +79,12 @@ def leaks(texts, secrets, authorizations):
 class Leaks(unittest.TestCase):
     def test_each_secret_is_found(self):
         authorizations = ["AWS4-HMAC-SHA256 Credential=A, Signature=" + "0f" * 32, "Bearer token"]
-        for text in ("the s/ecret.", "s%2Fecret", "is " + "0f" * 32, "token", "Bearer x"):
+        for text in ("the a/key.", "a%2Fkey", "is " + "0f" * 32, "token", "Bearer x"):
             with self.subTest(text):
                 texts = [("here", text.encode())]
-                self.assertEqual(leaks(texts, {"s/ecret"}, authorizations), ["here"])
-        harmless = [("here", b"secret 0e0f" * 40), ("there", b"AWS4 Bearer")]
-        self.assertEqual(leaks(harmless, {"s/ecret"}, authorizations), [])
+                self.assertEqual(leaks(texts, {"a/key"}, authorizations), ["here"])
+        harmless = [("here", b"key 0e0f" * 40), ("there", b"AWS4 Bearer")]
+        self.assertEqual(leaks(harmless, {"a/key"}, authorizations), [])
 
 
 class StoreCluster(Cluster):
