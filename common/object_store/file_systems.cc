@@ -13,6 +13,7 @@
 #include "common/object_store/endpoint_settings.h"
 #include "common/object_store/http_object_store.h"
 #include "common/object_store/object_files.h"
+#include "common/object_store/store_metrics.h"
 
 namespace evergrad::object_store {
 namespace {
@@ -25,7 +26,10 @@ class Stores {
  public:
   // `interruption` outlives the object.
   Stores(FileSystemParts parts, http::Interruption* interruption)
-      : parts_(std::move(parts)), interruption_(interruption) {}
+      : parts_(std::move(parts)), interruption_(interruption) {
+    // The metrics of stores are shown from the start, so that an alert sees them rise from 0.
+    const StoreMetrics shown(parts_.registry);
+  }
 
   absl::StatusOr<std::unique_ptr<ObjectStore>> Open(fs::StoreKind kind, const std::string& bucket) {
     EG_CHECK(parts_.clock != nullptr);
