@@ -264,7 +264,8 @@ absl::Status HttpObjectStore::PutMarked(const std::string& key, absl::string_vie
   }
   const StoreAnswer answer = sender_.Send(request);
   if (answer.response.status != 412 || mode != PutMode::kIfAbsent) return StatusOfWrite(answer);
-  if (!answer.may_be_done_before) return AlreadyExists(key);
+  // libcurl repeats a request by itself if a connection that it has used before ends without an
+  // answer. The object can therefore be ours after what looks like the first attempt.
   return ResultByMark(key, mark, mode, answer);
 }
 

@@ -293,6 +293,7 @@ TEST_CASE("the requests to S3 are these") {
               "body=57 -> 200",
               "PUT /bucket/runs/.evergrad-probe-M1 x-amz-meta-evergrad-writer=M2 if-none-match=* "
               "body=57 -> 412",
+              "HEAD /bucket/runs/.evergrad-probe-M1 -> 200",
               "DELETE /bucket/runs/.evergrad-probe-M1 -> 204",
               "PUT /bucket/runs/a%20b x-amz-meta-evergrad-writer=M3 if-none-match=* body=5 -> 200",
               "PUT /bucket/runs/c x-amz-meta-evergrad-writer=M4 if-none-match=* body=6 -> 200",
@@ -334,6 +335,7 @@ TEST_CASE("the requests to GCS are these") {
               "x-goog-if-generation-match=0 body=57 -> 200",
               "PUT /.evergrad-probe-M1 x-goog-meta-evergrad-writer=M2 x-goog-hash=crc32c=oNBAnQ== "
               "x-goog-if-generation-match=0 body=57 -> 412",
+              "HEAD /.evergrad-probe-M1 accept-encoding=gzip -> 200",
               "DELETE /.evergrad-probe-M1 -> 204",
               "PUT /a%20b x-goog-meta-evergrad-writer=M3 x-goog-hash=crc32c=4waSgw== "
               "x-goog-if-generation-match=0 body=9 -> 200",

@@ -237,7 +237,7 @@ TEST_CASE("threads that share a store probe it once") {
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& result : results) CHECK(result == absl::OkStatus());
   CHECK(stage.server->objects().size() == results.size());
-  CHECK(stage.server->sent().size() == results.size() + 3);
+  CHECK(stage.server->sent().size() == results.size() + 4);
 }
 
 TEST_CASE("a read repeats after any fault, and never returns other bytes") {
