@@ -39,24 +39,31 @@ absl::Status ProfileError(absl::string_view what, const ProfileChoice& choice) {
 
 }  // namespace
 
-FoundCredentials ReadAwsEnvironment(const CredentialOptions& options) {
+FoundCredentials ReadKeyPair(const CredentialOptions& options, const std::string& id,
+                             const std::string& secret) {
   Credentials credentials;
-  credentials.access_key_id = VariableOf(options, "AWS_ACCESS_KEY_ID");
-  credentials.secret_access_key = VariableOf(options, "AWS_SECRET_ACCESS_KEY");
-  credentials.session_token = VariableOf(options, "AWS_SESSION_TOKEN");
+  credentials.access_key_id = VariableOf(options, id);
+  credentials.secret_access_key = VariableOf(options, secret);
   credentials.origin = "environment";
   const bool has_id = !credentials.access_key_id.empty();
-  if (!has_id && credentials.secret_access_key.empty()) return std::nullopt;
-  if (!has_id || credentials.secret_access_key.empty())
-    return absl::UnauthenticatedError(
-        absl::StrCat("one of two variables is set, and the other is not: set=",
-                     has_id ? "AWS_ACCESS_KEY_ID missing=AWS_SECRET_ACCESS_KEY"
-                            : "AWS_SECRET_ACCESS_KEY missing=AWS_ACCESS_KEY_ID"));
-  EG_RETURN_IF_ERROR(CheckSecret(credentials.access_key_id, "AWS_ACCESS_KEY_ID"));
-  EG_RETURN_IF_ERROR(CheckSecret(credentials.secret_access_key, "AWS_SECRET_ACCESS_KEY"));
-  if (!credentials.session_token.empty())
-    EG_RETURN_IF_ERROR(CheckSecret(credentials.session_token, "AWS_SESSION_TOKEN"));
+  const bool has_secret = !credentials.secret_access_key.empty();
+  if (!has_id && !has_secret) return std::nullopt;
+  if (!has_id || !has_secret)
+    return absl::UnauthenticatedError(absl::StrCat(
+        "one of two variables is set, and the other is not: set=", has_id ? id : secret,
+        " missing=", has_id ? secret : id));
+  EG_RETURN_IF_ERROR(CheckSecret(credentials.access_key_id, id));
+  EG_RETURN_IF_ERROR(CheckSecret(credentials.secret_access_key, secret));
   return credentials;
+}
+
+FoundCredentials ReadAwsEnvironment(const CredentialOptions& options) {
+  FoundCredentials found = ReadKeyPair(options, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY");
+  if (!found.ok() || !found->has_value()) return found;
+  std::string& token = (*found)->session_token;
+  token = VariableOf(options, "AWS_SESSION_TOKEN");
+  if (!token.empty()) EG_RETURN_IF_ERROR(CheckSecret(token, "AWS_SESSION_TOKEN"));
+  return found;
 }
 
 FoundCredentials ReadAwsProfile(const CredentialOptions& options) {

@@ -28,6 +28,10 @@ inline std::string MetadataHint(const CredentialOptions& options) {
   return "; the metadata service is asked only with --store-metadata-credentials";
 }
 
+// Reads the two keys of a signature from the environment variables `id` and `secret`.
+FoundCredentials ReadKeyPair(const CredentialOptions& options, const std::string& id,
+                             const std::string& secret);
+
 // The places of S3. Those that ask a service send one to three requests. AskInstance and
 // AskGcsMetadata contact the metadata service whatever CredentialOptions::from_metadata says.
 FoundCredentials ReadAwsEnvironment(const CredentialOptions& options);

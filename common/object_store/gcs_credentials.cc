@@ -30,20 +30,7 @@ FoundCredentials ReadGcsTokenFile(const CredentialOptions& options) {
 }
 
 FoundCredentials ReadGcsHmacKeys(const CredentialOptions& options) {
-  Credentials credentials;
-  credentials.access_key_id = VariableOf(options, "GS_ACCESS_KEY_ID");
-  credentials.secret_access_key = VariableOf(options, "GS_SECRET_ACCESS_KEY");
-  credentials.origin = "environment";
-  const bool has_id = !credentials.access_key_id.empty();
-  if (!has_id && credentials.secret_access_key.empty()) return std::nullopt;
-  if (!has_id || credentials.secret_access_key.empty())
-    return absl::UnauthenticatedError(
-        absl::StrCat("one of two variables is set, and the other is not: set=",
-                     has_id ? "GS_ACCESS_KEY_ID missing=GS_SECRET_ACCESS_KEY"
-                            : "GS_SECRET_ACCESS_KEY missing=GS_ACCESS_KEY_ID"));
-  EG_RETURN_IF_ERROR(CheckSecret(credentials.access_key_id, "GS_ACCESS_KEY_ID"));
-  EG_RETURN_IF_ERROR(CheckSecret(credentials.secret_access_key, "GS_SECRET_ACCESS_KEY"));
-  return credentials;
+  return ReadKeyPair(options, "GS_ACCESS_KEY_ID", "GS_SECRET_ACCESS_KEY");
 }
 
 FoundCredentials AskGcsMetadata(const CredentialOptions& options) {

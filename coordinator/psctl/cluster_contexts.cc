@@ -107,6 +107,15 @@ const config::Table<ClusterContexts>& FileTable() {
   return *table;
 }
 
+absl::Status NoSuchContext(const ClusterContexts& contexts, const std::string& name) {
+  std::vector<std::string> names;
+  for (const ClusterContext& one : contexts.all) names.push_back(one.name);
+  return UserError(absl::NotFoundError(
+      absl::StrCat("there is no context `", Printable(name), "`: ",
+                   names.empty() ? "`psctl context add` makes one"
+                                 : absl::StrCat("the contexts are ", absl::StrJoin(names, ", ")))));
+}
+
 }  // namespace
 
 const ClusterContext* ClusterContexts::Find(absl::string_view name) const {
@@ -160,12 +169,7 @@ absl::StatusOr<ClusterContext> ClusterContextNamed(const Context& context,
                                                    const std::string& name) {
   EG_ASSIGN_OR_RETURN(const ClusterContexts contexts, ReadClusterContexts(context));
   if (const ClusterContext* one = contexts.Find(name)) return *one;
-  std::vector<std::string> names;
-  for (const ClusterContext& one : contexts.all) names.push_back(one.name);
-  return UserError(absl::NotFoundError(
-      absl::StrCat("there is no context `", Printable(name), "`: ",
-                   names.empty() ? "`psctl context add` makes one"
-                                 : absl::StrCat("the contexts are ", absl::StrJoin(names, ", ")))));
+  return NoSuchContext(contexts, name);
 }
 
 namespace {
@@ -251,10 +255,9 @@ int Use(Context& context, const std::vector<std::string>& args) {
                             daemon::OptionTable::Kind::kCommand);
   table.AddArgument("NAME", &name, "name of the context");
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  const auto known = ClusterContextNamed(context, name);
-  if (!known.ok()) return Report(context, known.status());
   auto contexts = ReadClusterContexts(context);
   if (!contexts.ok()) return Report(context, contexts.status());
+  if (contexts->Find(name) == nullptr) return Report(context, NoSuchContext(*contexts, name));
   contexts->current = name;
   if (const absl::Status written = WriteClusterContexts(context, *contexts); !written.ok())
     return Report(context, written);
@@ -269,10 +272,9 @@ int Remove(Context& context, const std::vector<std::string>& args) {
                             daemon::OptionTable::Kind::kCommand);
   table.AddArgument("NAME", &name, "name of the context");
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  const auto known = ClusterContextNamed(context, name);
-  if (!known.ok()) return Report(context, known.status());
   auto contexts = ReadClusterContexts(context);
   if (!contexts.ok()) return Report(context, contexts.status());
+  if (contexts->Find(name) == nullptr) return Report(context, NoSuchContext(*contexts, name));
   std::erase_if(contexts->all, [&](const ClusterContext& one) { return one.name == name; });
   if (contexts->current == name) contexts->current.clear();
   if (const absl::Status written = WriteClusterContexts(context, *contexts); !written.ok())

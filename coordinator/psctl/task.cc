@@ -1,5 +1,8 @@
 // psctl task: list, drain, cordon, uncordon.
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
@@ -41,48 +44,56 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
+// The task and the connection that the verbs about one task need.
+struct OneTask {
+  Connection connection;
+  std::string task;
+  std::unique_ptr<ControlClient> client;
+};
+// Returns an exit code if the verb has ended.
+std::optional<int> OpenTask(Context& context, daemon::OptionTable* table,
+                            const std::vector<std::string>& args, OneTask* one) {
+  table->AddArgument("ROLE/INDEX", &one->task, "worker/0, ps_server/1");
+  AddConnectionOptions(table, &one->connection);
+  if (const auto code = ParseArguments(context, table, args)) return *code;
+  auto client = ControlClient::Connect(context, one->connection);
+  if (!client.ok()) return Report(context, client.status());
+  one->client = *std::move(client);
+  return std::nullopt;
+}
+
 // Tells a task to leave. The task leaves in the background, and `psctl task list` shows its
 // progress.
 int Drain(Context& context, const std::vector<std::string>& args) {
-  Connection connection;
-  std::string task;
+  OneTask one;
   daemon::OptionTable table(
       "psctl task drain",
       "tells one task to hand over its work or shards and leave, like a preemption notice",
       daemon::OptionTable::Kind::kCommand);
-  table.AddArgument("ROLE/INDEX", &task, "worker/0, ps_server/1");
-  AddConnectionOptions(&table, &connection);
-  if (const auto code = ParseArguments(context, &table, args)) return *code;
-  auto client = ControlClient::Connect(context, connection);
-  if (!client.ok()) return Report(context, client.status());
+  if (const auto code = OpenTask(context, &table, args, &one)) return *code;
   v1::DrainTaskRequest request;
-  request.set_task(task);
-  if (const auto told = (*client)->Call<v1::DrainTaskResponse>(request); !told.ok())
+  request.set_task(one.task);
+  if (const auto told = one.client->Call<v1::DrainTaskResponse>(request); !told.ok())
     return Report(context, told.status());
-  context.out << task << " has been told to leave (psctl task list shows its state)\n";
+  context.out << one.task << " has been told to leave (psctl task list shows its state)\n";
   return kSucceeded;
 }
 
 int SetCordon(Context& context, const std::vector<std::string>& args, bool on) {
-  Connection connection;
-  std::string task;
+  OneTask one;
   daemon::OptionTable table(
       on ? "psctl task cordon" : "psctl task uncordon",
       on ? "gives a worker no new work, or a server no new shards, until `psctl task uncordon` or "
            "the end of the process; it keeps its shards and finishes the work that it has begun"
          : "gives a cordoned task work or shards again",
       daemon::OptionTable::Kind::kCommand);
-  table.AddArgument("ROLE/INDEX", &task, "worker/0, ps_server/1");
-  AddConnectionOptions(&table, &connection);
-  if (const auto code = ParseArguments(context, &table, args)) return *code;
-  auto client = ControlClient::Connect(context, connection);
-  if (!client.ok()) return Report(context, client.status());
+  if (const auto code = OpenTask(context, &table, args, &one)) return *code;
   v1::CordonTaskRequest request;
-  request.set_task(task);
+  request.set_task(one.task);
   request.set_on(on);
-  if (const auto told = (*client)->Call<v1::CordonTaskResponse>(request); !told.ok())
+  if (const auto told = one.client->Call<v1::CordonTaskResponse>(request); !told.ok())
     return Report(context, told.status());
-  context.out << task << (on ? " is cordoned\n" : " is not cordoned\n");
+  context.out << one.task << (on ? " is cordoned\n" : " is not cordoned\n");
   return kSucceeded;
 }
 
