@@ -217,7 +217,7 @@ class Rehearsal(Case):
         """Makes the certificates with the commands of docs/deploy.md, and fills the store."""
         page = vm_files.page_blocks(vm_files.read("docs", "deploy.md"))
         made = [c for c in vm_files.commands(page) if c.startswith("psctl cert ")]
-        self.assertEqual(len(made), 7)
+        self.assertEqual(len(made), 8)
         for command in made:
             self.psctl(*command.split()[1:])
         for name in os.listdir(self.path("certs")):
