@@ -90,8 +90,8 @@ class LargeModels(unittest.TestCase):
             self.assertEqual(
                 cause["message"],
                 "variable wide/kernel: one row exceeds the limit of one request to ps_server/0: "
-                "row_bytes=20000000 max=%d; start that server with "
-                "more than --budget-bytes-max %d" % (BUDGET - (64 << 10), BUDGET),
+                "row_bytes=20000000 max=%d; raise the limit of that server, "
+                "now --budget-bytes-max %d" % (BUDGET - (64 << 10), BUDGET),
             )
             self.assertEqual(status["steps_done"], 0)
             self.assertFalse(any("again" in e["text"] for e in status["events"]), status["events"])
