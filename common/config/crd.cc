@@ -94,6 +94,15 @@ std::vector<KeyDoc> SpecKeys() {
   return keys;
 }
 
+void AddKeysThatMayBeOff(const std::vector<KeyDoc>& keys, const std::string& prefix,
+                         std::vector<std::string>* out) {
+  for (const KeyDoc& key : keys) {
+    const std::string path = absl::StrCat(prefix, ".", key.name);
+    if (absl::EndsWith(key.type, ", or off")) out->push_back(path);
+    AddKeysThatMayBeOff(key.keys, path, out);
+  }
+}
+
 Node Field(const char* type, const char* description) {
   Node schema = Map();
   Append(&schema, "description", MakeText(description));
@@ -126,7 +135,9 @@ Node StatusSchema() {
   Node properties = Map();
   Append(
       &properties, "state",
-      Field("string", "state of the job: QUEUED, STARTING, RUNNING, SUCCEEDED, FAILED, CANCELLED"));
+      Field("string",
+            "state of the job: QUEUED, STARTING, RUNNING, SUCCEEDED, FAILED, CANCELLED; INVALID "
+            "if no job was made of the object"));
   Append(&properties, "jobUid", Field("string", "uid of the job at the coordinator"));
   Append(&properties, "step", Field("integer", "steps that are done"));
   Append(&properties, "steps", Field("integer", "steps of the whole job; 0 if not known yet"));
@@ -196,6 +207,15 @@ Node Version() {
 }
 
 }  // namespace
+
+const std::vector<std::string>& KeysThatMayBeOff() {
+  static const auto keys = [] {
+    std::vector<std::string> found;
+    AddKeysThatMayBeOff(SpecKeys(), "spec", &found);
+    return found;
+  }();
+  return keys;
+}
 
 Node SchemaOf(const KeyDoc& key) {
   if (!key.keys.empty()) {

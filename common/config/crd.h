@@ -1,8 +1,9 @@
 // The Kubernetes CustomResourceDefinition of TrainingJob, generated from the tables of job files.
-// No program uses it yet: it is for the operator that is not built (ARCHITECTURE, section 11).
+// evergrad-operator prints it (--print-crd).
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common/schema/schema.h"
 
@@ -13,6 +14,10 @@ namespace evergrad::config {
 // mistyped key, nobody would be told; the operator reports it as a condition of the object. Values
 // that OpenAPI cannot describe, such as a number or a mapping, are open. Pure.
 std::string TrainingJobCrd();
+
+// Returns the keys of a job whose value may be the word `off`, as "spec.checkpoint". kubectl reads
+// this word as a boolean, as YAML 1.1 does, so in an object of the API server the value is false.
+const std::vector<std::string>& KeysThatMayBeOff();
 
 // Returns the OpenAPI schema of one key. Private to the room and its tests.
 Node SchemaOf(const KeyDoc& key);

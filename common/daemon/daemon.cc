@@ -37,8 +37,54 @@ void SayOnStderr(absl::string_view program, absl::string_view text) {
 
 }  // namespace
 
-Daemon::Daemon(Role role, std::string summary)
-    : role_(role), table_(ProgramName(role), std::move(summary)) {
+Daemon::Daemon(Role role, std::string summary) : Daemon(ProgramOf(role), std::move(summary)) {}
+
+Daemon::Daemon(Program program, std::string summary)
+    : program_(std::move(program)), table_(program_.name, std::move(summary)) {
+  if (program_.serves) AddServingOptions();
+  if (program_.has_coordinator)
+    table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
+  if (program_.hands_over) AddPreemptionOptions();
+  AddMetricsOptions();
+  table_.AddChoice("log_format", &common_.log_format, {"text", "json"},
+                   "format of a log message: one line, or one JSON object");
+  table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"},
+                   "lowest level of the messages that are logged");
+  table_.Add("log_file", &common_.log_file,
+             "append the log to this file. Empty means standard error");
+  AddTlsOptions();
+  if (!program_.serves) return;
+  std::string names;
+  for (const fault::KnownFailpoint& known : fault::Failpoints::Known())
+    absl::StrAppend(&names, names.empty() ? "" : ", ", known.name);
+  table_.Add(
+      "failpoints", &common_.failpoints,
+      absl::StrCat("for tests, on a loopback address only: name=action;name=action with the names ",
+                   names,
+                   "; or `none`, which arms nothing and lets the daemon accept counting jobs, and "
+                   "is also allowed with TLS on other addresses"));
+  table_.Add("failpoint_seed", &common_.failpoint_seed,
+             "seed of failpoints that act with a probability");
+  table_.Add("address_file", &common_.address_file,
+             "write the bound address to this file once the daemon listens");
+}
+
+void Daemon::AddMetricsOptions() {
+  table_.Add("metrics_listen", &common_.metrics_listen,
+             absl::StrCat(
+                 "serve Prometheus text at ADDRESS/metrics, the health of this daemon at "
+                 "ADDRESS/livez and /readyz, and `ok` at /healthz. The protocol is plain HTTP on "
+                 "a loopback address",
+                 program_.serves ? " and with --insecure-listen" : "",
+                 ". On other addresses with TLS the protocol is HTTPS, and only /metrics requires a "
+                 "client certificate. Empty means off"));
+  table_.Add("insecure_metrics", &common_.insecure_metrics,
+             absl::StrCat("serve --metrics-listen as plain HTTP, WITHOUT encryption or "
+                          "authentication, even if other machines can reach the address",
+                          program_.serves ? " and even if --listen uses TLS" : ""));
+}
+
+void Daemon::AddServingOptions() {
   table_.Add("listen", &common_.listen,
              "address to serve on; port 0 selects a free port, which is logged");
   table_.Add("advertise", &common_.advertise,
@@ -46,8 +92,9 @@ Daemon::Daemon(Role role, std::string summary)
   table_.Add("insecure_listen", &common_.insecure_listen,
              "serve on this address instead of --listen, WITHOUT encryption or authentication, "
              "even if other machines can reach it");
-  if (role != Role::kCoordinator)
-    table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
+}
+
+void Daemon::AddPreemptionOptions() {
   preemption::Settings& preemption = common_.preemption;
   table_.AddChoice("preemption_source", &preemption.source,
                    {"none", "file", "gce", "aws", "azure", "auto"},
@@ -65,38 +112,14 @@ Daemon::Daemon(Role role, std::string summary)
                    "response to EC2's recommendation to leave this machine: only show and count "
                    "it, or hand over the work and end. Many recommendations are not followed by a "
                    "notice");
-  table_.Add("metrics_listen", &common_.metrics_listen,
-             "serve Prometheus text at ADDRESS/metrics, the health of this daemon at "
-             "ADDRESS/livez and /readyz, and `ok` at /healthz. The protocol is plain HTTP on "
-             "a loopback address and with --insecure-listen. On other addresses with TLS the "
-             "protocol is HTTPS, and only /metrics requires a client certificate. Empty means off");
-  table_.Add("insecure_metrics", &common_.insecure_metrics,
-             "serve --metrics-listen as plain HTTP, WITHOUT encryption or authentication, even if "
-             "other machines can reach the address and even if --listen uses TLS");
-  table_.AddChoice("log_format", &common_.log_format, {"text", "json"},
-                   "format of a log message: one line, or one JSON object");
-  table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"},
-                   "lowest level of the messages that are logged");
-  table_.Add("log_file", &common_.log_file,
-             "append the log to this file. Empty means standard error");
+}
+
+void Daemon::AddTlsOptions() {
   table_.Add("tls.ca", &common_.tls.ca,
              "PEM file of the authority that signed the certificates of all tasks. The file "
              "enables mutual TLS on every listener and channel");
   table_.Add("tls.cert", &common_.tls.cert, "PEM file of this task's certificate");
   table_.Add("tls.key", &common_.tls.key, "PEM file of this task's private key");
-  std::string names;
-  for (const fault::KnownFailpoint& known : fault::Failpoints::Known())
-    absl::StrAppend(&names, names.empty() ? "" : ", ", known.name);
-  table_.Add(
-      "failpoints", &common_.failpoints,
-      absl::StrCat("for tests, on a loopback address only: name=action;name=action with the names ",
-                   names,
-                   "; or `none`, which arms nothing and lets the daemon accept counting jobs, and "
-                   "is also allowed with TLS on other addresses"));
-  table_.Add("failpoint_seed", &common_.failpoint_seed,
-             "seed of failpoints that act with a probability");
-  table_.Add("address_file", &common_.address_file,
-             "write the bound address to this file once the daemon listens");
 }
 
 Daemon::~Daemon() = default;
@@ -118,12 +141,13 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
     std::fputs(outcome->text.c_str(), stdout);
     return kExitOk;
   }
-  common_.preemption.source_is_set = table_.IsSet("preemption_source");
-  if (const absl::Status status = CheckCommonOptions(role_, common_); !status.ok()) {
+  if (program_.hands_over)
+    common_.preemption.source_is_set = table_.IsSet("preemption_source");
+  if (const absl::Status status = CheckCommonOptions(program_, common_); !status.ok()) {
     SayOnStderr(table_.program(), status.message());
     return kExitUsage;
   }
-  common_.tls.task = RoleName(role_);
+  common_.tls.task = program_.role;
   failpoints_ = std::make_unique<fault::Failpoints>();
   if (!common_.failpoints.empty()) {
     if (const absl::Status status = failpoints_->Arm(common_.failpoints, common_.failpoint_seed);
@@ -139,12 +163,13 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   logger_ = std::make_unique<log::Logger>(log_options);
   registry_ = std::make_unique<metrics::Registry>();
   metrics::AddProcessMetrics(*registry_);
-  preemption::Watch::AddMetrics(registry_.get(), RoleName(role_));
+  if (program_.hands_over) preemption::Watch::AddMetrics(registry_.get(), program_.role);
   health_ = std::make_unique<health::Health>(&clock_);
   health_time_ =
       std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"health"});
   health_->liveness().MeasureTimeOn(health_time_.get());
-  listening_ = health_->readiness().Add("listening", "this daemon does not listen yet");
+  if (program_.serves)
+    listening_ = health_->readiness().Add("listening", "this daemon does not listen yet");
   const absl::Status tls = OpenTlsWatch();
   if (const absl::Status status = StartExporter(tls); !status.ok()) return Fail(status);
   if (common_.tls.watch != nullptr) tls_watches_.Add(common_.tls.watch);
@@ -173,7 +198,7 @@ absl::Status Daemon::OpenTlsWatch() {
 }
 
 void Daemon::AddTlsMetrics() {
-  const std::string prefix = absl::StrCat("evergrad_", RoleName(role_), "_tls_");
+  const std::string prefix = absl::StrCat("evergrad_", program_.role, "_tls_");
   const auto watch = common_.tls.watch;
   const auto stats = [watch] {
     return watch == nullptr ? transport::TlsWatch::Stats{} : watch->stats();
@@ -243,15 +268,19 @@ std::string Daemon::recommendation() {
   return recommendation_;
 }
 
-Daemon::End Daemon::WaitForEnd() {
+void Daemon::StartWatch() {
   watch_ = std::make_unique<preemption::Watch>(
       common_.preemption,
-      preemption::Watch::Parts{&clock_, logger_.get(), registry_.get(), RoleName(role_)},
+      preemption::Watch::Parts{&clock_, logger_.get(), registry_.get(), program_.role},
       preemption::Watch::Events{[this](const std::string& reason) { RequestDrain(reason); },
                                 [this](const std::string& text) {
                                   MutexLock lock(&mu_);
                                   recommendation_ = text;
                                 }});
+}
+
+Daemon::End Daemon::WaitForEnd() {
+  if (program_.hands_over) StartWatch();
   const int signal = signals_.Wait();
   End end;
   if (signal == 0) {

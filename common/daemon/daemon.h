@@ -57,8 +57,16 @@ struct CommonOptions {
   std::string address_file;
 };
 
-// Returns "evergrad-coordinator", "evergrad-ps-server" or "evergrad-worker".
-const char* ProgramName(Role role);
+// The properties of a program on which the common options depend.
+struct Program {
+  std::string name;      // "evergrad-worker"
+  std::string role;      // for the names of metrics, and of the certificate: "worker"
+  bool serves = true;    // serves RPCs: has --listen and its like, --failpoints and --address-file
+  bool hands_over = true;       // has work to hand over before it ends: has --preemption-source
+  bool has_coordinator = true;  // calls a coordinator: has --coordinator
+};
+// Returns the program of a role: evergrad-coordinator, evergrad-ps-server or evergrad-worker.
+Program ProgramOf(Role role);
 // Returns whether only this machine can reach "host:port": 127.0.0.0/8, ::1, localhost.
 bool IsLoopback(absl::string_view host_port);
 // The ways in which --metrics-listen is served.
@@ -68,6 +76,7 @@ MetricsDoor MetricsDoorOf(const CommonOptions& options);
 // --insecure-listen. Failpoints need a loopback address; `none` is also allowed with TLS. Either
 // all three TLS files are given, or none. Tasks need --coordinator. A wildcard address needs
 // --advertise. Pure.
+absl::Status CheckCommonOptions(const Program& program, const CommonOptions& options);
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
 
 // Returns whether only this machine is involved: the daemon listens on loopback, dials a
@@ -77,6 +86,7 @@ bool IsLocalOnly(const CommonOptions& options);
 class Daemon {
  public:
   Daemon(Role role, std::string summary);
+  Daemon(Program program, std::string summary);
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
@@ -134,7 +144,7 @@ class Daemon {
   transport::ServerOptions server_options() const;
   transport::ChannelOptions channel_options() const;
 
-  // The role calls this function once the daemon listens. Logs the address (with a warning for
+  // The role calls this function once the daemon listens, if it serves. Logs the address (with a warning for
   // --insecure-listen), reports that the readiness condition `listening` is met, and writes
   // --address-file atomically.
   absl::Status ReportListening(const std::string& bound_address);
@@ -143,7 +153,12 @@ class Daemon {
   const std::string& advertised_address() const { return advertised_; }
 
  private:
-  const Role role_;
+  void AddServingOptions();
+  void AddMetricsOptions();
+  void AddPreemptionOptions();
+  void AddTlsOptions();
+
+  const Program program_;
   CommonOptions common_;
   OptionTable table_;
   // Opens the watch of the TLS files, which all listeners and channels of the process share. If the
@@ -153,6 +168,7 @@ class Daemon {
   // `tls` is the result of OpenTlsWatch.
   absl::Status StartExporter(const absl::Status& tls);
   void AddTlsMetrics();
+  void StartWatch();  // for preemption notices
   void OnTlsReload(const transport::TlsPems& pems);
 
   RealClock clock_;

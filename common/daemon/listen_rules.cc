@@ -48,15 +48,66 @@ absl::Status CheckMetricsOptions(const CommonOptions& options) {
       "HTTPS, with a client certificate for /metrics"));
 }
 
+const std::string& BoundAddress(const CommonOptions& options) {
+  return options.insecure_listen.empty() ? options.listen : options.insecure_listen;
+}
+
+absl::Status CheckAddresses(const CommonOptions& options) {
+  for (const auto& [flag, value] :
+       {std::pair<const char*, const std::string&>{"listen", options.listen},
+        {"insecure-listen", options.insecure_listen},
+        {"metrics-listen", options.metrics_listen},
+        {"advertise", options.advertise},
+        {"coordinator", options.coordinator}}) {
+    if (!value.empty() && !Split(value))
+      return Refuse(absl::StrCat("--", flag, ": expected host:port, got `", value, "`"));
+  }
+  // Peers dial these addresses, so their port must not be 0: no process can listen on port 0.
+  for (const auto& [flag, value] :
+       {std::pair<const char*, const std::string&>{"coordinator", options.coordinator},
+        {"advertise", options.advertise}}) {
+    if (!value.empty() && std::stoul(Split(value)->port) == 0)
+      return Refuse(absl::StrCat(
+          "--", flag, ": expected host:port with a port from 1 to 65535, got `", value, "`"));
+  }
+  return absl::OkStatus();
+}
+
+// Checks the address that a daemon serves on. All three TLS files are given, or none.
+absl::Status CheckListener(const CommonOptions& options) {
+  if (options.listen.empty()) return Refuse("--listen: expected host:port, got nothing");
+  const bool tls = !options.tls.ca.empty();
+  if (tls && !options.insecure_listen.empty())
+    return Refuse("--insecure-listen and TLS cannot both be set: remove one of them");
+  if (!tls && !IsLoopback(options.listen)) {
+    return Refuse(
+        absl::StrCat("--listen: an address that is not a loopback address needs TLS (--tls-ca, "
+                     "--tls-cert, --tls-key; `psctl cert init` makes them), or "
+                     "--insecure-listen ",
+                     options.listen, " if the network itself is trusted"));
+  }
+  const std::string& bound = BoundAddress(options);
+  // `none` arms no failpoint, and only lets the daemon accept counting jobs. With TLS, only the
+  // owner of the certificates can submit such a job, so a test on several machines may use `none`.
+  if (!options.failpoints.empty() && !IsLoopback(bound) && !(tls && options.failpoints == "none"))
+    return Refuse(
+        absl::StrCat("--failpoints is for tests on loopback only: listen=", bound,
+                     ". At any other address only --failpoints none with TLS is accepted"));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-const char* ProgramName(Role role) {
+Program ProgramOf(Role role) {
+  Program program;
+  program.role = RoleName(role);
   switch (role) {
-    case Role::kCoordinator: return "evergrad-coordinator";
-    case Role::kPsServer: return "evergrad-ps-server";
-    case Role::kWorker: return "evergrad-worker";
+    case Role::kCoordinator: program.name = "evergrad-coordinator"; break;
+    case Role::kPsServer: program.name = "evergrad-ps-server"; break;
+    case Role::kWorker: program.name = "evergrad-worker"; break;
   }
-  return "evergrad";
+  program.has_coordinator = role != Role::kCoordinator;
+  return program;
 }
 
 bool IsLoopback(absl::string_view host_port) {
@@ -77,60 +128,29 @@ MetricsDoor MetricsDoorOf(const CommonOptions& options) {
 }
 
 bool IsLocalOnly(const CommonOptions& options) {
-  const std::string& bound =
-      options.insecure_listen.empty() ? options.listen : options.insecure_listen;
-  return options.tls.empty() && IsLoopback(bound) &&
+  return options.tls.empty() && IsLoopback(BoundAddress(options)) &&
          (options.coordinator.empty() || IsLoopback(options.coordinator));
 }
 
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
-  for (const auto& [flag, value] :
-       {std::pair<const char*, const std::string&>{"listen", options.listen},
-        {"insecure-listen", options.insecure_listen},
-        {"metrics-listen", options.metrics_listen},
-        {"advertise", options.advertise},
-        {"coordinator", options.coordinator}}) {
-    if (!value.empty() && !Split(value))
-      return Refuse(absl::StrCat("--", flag, ": expected host:port, got `", value, "`"));
-  }
-  // Peers dial these addresses, so their port must not be 0: no process can listen on port 0.
-  for (const auto& [flag, value] :
-       {std::pair<const char*, const std::string&>{"coordinator", options.coordinator},
-        {"advertise", options.advertise}}) {
-    if (!value.empty() && std::stoul(Split(value)->port) == 0)
-      return Refuse(absl::StrCat(
-          "--", flag, ": expected host:port with a port from 1 to 65535, got `", value, "`"));
-  }
-  if (options.listen.empty()) return Refuse("--listen: expected host:port, got nothing");
+  return CheckCommonOptions(ProgramOf(role), options);
+}
+
+absl::Status CheckCommonOptions(const Program& program, const CommonOptions& options) {
+  EG_RETURN_IF_ERROR(CheckAddresses(options));
   const int tls_files =
       !options.tls.ca.empty() + !options.tls.cert.empty() + !options.tls.key.empty();
   if (tls_files != 0 && tls_files != 3)
     return Refuse("TLS needs all three of --tls-ca, --tls-cert and --tls-key");
-  const bool tls = tls_files == 3;
-  if (tls && !options.insecure_listen.empty())
-    return Refuse("--insecure-listen and TLS cannot both be set: remove one of them");
-  if (!tls && !IsLoopback(options.listen)) {
-    return Refuse(
-        absl::StrCat("--listen: an address that is not a loopback address needs TLS (--tls-ca, "
-                     "--tls-cert, --tls-key; `psctl cert init` makes them), or "
-                     "--insecure-listen ",
-                     options.listen, " if the network itself is trusted"));
-  }
-  const std::string& bound =
-      options.insecure_listen.empty() ? options.listen : options.insecure_listen;
-  // `none` arms no failpoint, and only lets the daemon accept counting jobs. With TLS, only the
-  // owner of the certificates can submit such a job, so a test on several machines may use `none`.
-  if (!options.failpoints.empty() && !IsLoopback(bound) && !(tls && options.failpoints == "none"))
-    return Refuse(
-        absl::StrCat("--failpoints is for tests on loopback only: listen=", bound,
-                     ". At any other address only --failpoints none with TLS is accepted"));
-  if (absl::Status status = CheckMetricsOptions(options); !status.ok()) return status;
-  if (absl::Status status = preemption::CheckSettings(options.preemption); !status.ok())
-    return status;
-  if (role != Role::kCoordinator && IsWildcard(Split(bound)->host) && options.advertise.empty()) {
+  if (program.serves) EG_RETURN_IF_ERROR(CheckListener(options));
+  EG_RETURN_IF_ERROR(CheckMetricsOptions(options));
+  if (program.hands_over) EG_RETURN_IF_ERROR(preemption::CheckSettings(options.preemption));
+  const std::string& bound = BoundAddress(options);
+  if (program.serves && program.has_coordinator && IsWildcard(Split(bound)->host) &&
+      options.advertise.empty()) {
     return Refuse(absl::StrCat("--advertise is needed: peers cannot dial ", bound));
   }
-  if (role != Role::kCoordinator && options.coordinator.empty())
+  if (program.has_coordinator && options.coordinator.empty())
     return Refuse("--coordinator is missing: give the address of evergrad-coordinator, host:port");
   return absl::OkStatus();
 }

@@ -17,6 +17,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,13 +34,18 @@ struct Header {
 };
 
 struct Request {
-  std::string method;  // "GET", "HEAD", "PUT", "POST" or "DELETE"
+  std::string method;  // "GET", "HEAD", "PUT", "POST", "PATCH" or "DELETE"
   std::string url;     // percent-encoded: "https://host:9000/bucket/key?list-type=2"
   // The client itself writes Content-Length, Transfer-Encoding, Expect and Connection. It adds
   // Host, User-Agent and Accept if they are absent.
   std::vector<Header> headers;
-  absl::string_view body;                     // of PUT and POST only; outlives the call
+  absl::string_view body;                     // of PUT, POST and PATCH only; outlives the call
   std::size_t response_bytes_max = 1u << 20;  // limit of the body, also of an error's body
+  // If it is set, it receives the body of a response with status 200 in pieces, while they arrive,
+  // and Response::body stays empty. `response_bytes_max` does not limit such a body, unless its
+  // length is announced. Send calls the function on the thread of its caller. If the function
+  // returns false, the transfer ends, and Send returns Cancelled.
+  std::function<bool(absl::string_view)> receive_body = nullptr;
 };
 
 struct Response {
@@ -58,7 +64,7 @@ class Client {
   // (the peer's certificate cannot be verified or is not valid for the host), ResourceExhausted
   // (the body is larger than `response_bytes_max`, or there are more than 200 headers or 64 KiB of
   // them), InvalidArgument (the URL, the method or a header of the request) and Cancelled (the
-  // interruption). Each error names the method and the URL without its query. A refused URL is not
+  // interruption, or `receive_body` returned false). Each error names the method and the URL without its query. A refused URL is not
   // repeated, because it may have a password, and no error contains a header.
   virtual absl::StatusOr<Response> Send(const Request& request) = 0;
 };

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -110,7 +111,9 @@ bool Has(const Request& request, absl::string_view name) {
   });
 }
 
-bool HasBody(const Request& request) { return request.method == "PUT" || request.method == "POST"; }
+bool HasBody(const Request& request) {
+  return request.method == "PUT" || request.method == "POST" || request.method == "PATCH";
+}
 
 // An error does not repeat a header, which may have a secret.
 absl::Status CheckRequest(const Request& request) {
@@ -157,14 +160,17 @@ struct Transfer {
       : handle(with),
         reader(request.method == "HEAD", request.response_bytes_max),
         interruption(options.interruption),
-        stall_timeout(options.stall_timeout) {}
+        stall_timeout(options.stall_timeout),
+        receive_body(request.receive_body) {}
 
   CURL* const handle;
   ResponseReader reader;
   const Interruption* const interruption;  // may be null
   const milliseconds stall_timeout;
+  const std::function<bool(absl::string_view)>& receive_body;  // may be empty
   char error[CURL_ERROR_SIZE] = "";
   bool interrupted = false;
+  bool refused = false;  // by receive_body
   bool stalled = false;
   // The bytes that have moved so far, and the time from the beginning of the transfer until this
   // number last changed.
@@ -179,7 +185,12 @@ std::size_t OnHeader(char* line, std::size_t size, std::size_t count, void* user
 
 std::size_t OnBody(char* bytes, std::size_t size, std::size_t count, void* user) {
   const absl::string_view text(bytes, size * count);
-  return static_cast<Transfer*>(user)->reader.AddBody(text) ? text.size() : 0;
+  Transfer& transfer = *static_cast<Transfer*>(user);
+  if (transfer.receive_body && transfer.reader.status() == 200) {
+    transfer.refused = !transfer.receive_body(text);
+    return transfer.refused ? 0 : text.size();
+  }
+  return transfer.reader.AddBody(text) ? text.size() : 0;
 }
 
 // Called whenever bytes move, and once a second otherwise. Another result than 0 ends the transfer.
@@ -303,6 +314,7 @@ CURLcode Perform(Transfer* transfer) {
 absl::Status Problem(CURLcode code, const Transfer& transfer) {
   if (!transfer.reader.refusal().ok()) return transfer.reader.refusal();
   if (transfer.interrupted) return absl::CancelledError("interrupted");
+  if (transfer.refused) return absl::CancelledError("the receiver of the body ended the transfer");
   if (transfer.stalled)
     return absl::UnavailableError(
         absl::StrCat("no bytes moved for ", transfer.stall_timeout.count(), " ms"));

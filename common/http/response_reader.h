@@ -35,6 +35,7 @@ class ResponseReader {
   // Returns whether all headers of the final response have arrived.
   bool has_headers() const { return !in_headers_ && response_.status >= 200; }
   std::size_t header_bytes() const { return header_bytes_; }
+  int status() const { return response_.status; }
   Response Take() { return std::move(response_); }
 
  private:

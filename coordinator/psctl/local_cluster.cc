@@ -129,7 +129,7 @@ std::chrono::milliseconds RestartDelay(int starts, MonoTime lived) {
 }
 
 std::string ProgramOf(const std::string& bin, Role role) {
-  return absl::StrCat(bin, "/", daemon::ProgramName(role));
+  return absl::StrCat(bin, "/", daemon::ProgramOf(role).name);
 }
 
 std::vector<std::string> ArgumentsOf(const LocalTask& task, const std::string& folder,

@@ -183,6 +183,12 @@ absl::Status CheckTls(const TlsPems& pems, const TlsFiles& files) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> TaskOfCertificateFile(const std::string& path) {
+  EG_ASSIGN_OR_RETURN(const std::string pem, ReadPem("tls cert", path));
+  EG_ASSIGN_OR_RETURN(const Certificate certificate, ParseCertificate("tls cert", pem, path));
+  return TaskOfUris(UriNames(certificate.get()));
+}
+
 absl::Status CheckReload(const TlsPems& pems, const TlsFiles& files) {
   EG_RETURN_IF_ERROR(CheckTls(pems, files));
   EG_RETURN_IF_ERROR(CheckBlocks("tls ca", pems.ca, files.ca));

@@ -42,6 +42,9 @@ absl::Status CheckReload(const TlsPems& pems, const TlsFiles& files);
 // 1970-01-01 UTC. Returns 0 if the text is no certificate.
 std::int64_t ExpirySeconds(const std::string& cert_pem);
 
+// Returns the task that the certificate in the file names, for example "operator".
+absl::StatusOr<std::string> TaskOfCertificateFile(const std::string& path);
+
 // Adds every certificate of `pem` to `store`, and returns their number.
 int AddAuthorities(const std::string& pem, x509_store_st* store);
 

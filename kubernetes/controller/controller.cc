@@ -1,0 +1,385 @@
+#include "kubernetes/controller/controller.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/base/status.h"
+#include "kubernetes/controller/object_watch.h"
+#include "kubernetes/reconcile/conditions.h"
+#include "kubernetes/reconcile/job_status.h"
+
+namespace evergrad::kubernetes {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kStepsAtOnce = 6;  // an object needs at most 4 steps until its job runs
+constexpr std::size_t kEventNameMax = 200;
+constexpr seconds kCancelEvery(5);
+
+// Returns whether the coordinator may accept the same submission later.
+bool MaySucceedLater(const absl::Status& status) {
+  return !absl::IsInvalidArgument(status) &&
+         !(absl::IsFailedPrecondition(status) && BlameOf(status) == Blame::kUser);
+}
+
+// Returns "accuracy=0.8712, auc=0.9".
+std::string MetricText(const v1::EpochRow& row) {
+  std::string text;
+  const auto add = [&](const std::string& name, double value) {
+    if (std::isfinite(value))
+      absl::StrAppendFormat(&text, "%s%s=%.4g", text.empty() ? "" : ", ", name, value);
+  };
+  if (row.eval_accuracy() != 0) add("accuracy", row.eval_accuracy());
+  for (const auto& [name, value] :
+       std::map<std::string, double>(row.metrics().begin(), row.metrics().end()))
+    if (name != "accuracy" && name != "loss") add(name, value);
+  return text;
+}
+
+// The name of an Event is the same at every try, so a repeat makes no second Event.
+std::string EventName(const JobObject& object, const std::string& reason) {
+  return absl::StrCat(object.name.substr(0, kEventNameMax), ".", object.uid.substr(0, 8), ".",
+                      object.generation, ".", absl::AsciiStrToLower(reason));
+}
+
+}  // namespace
+
+Controller::Controller(ControllerOptions options, Parts parts)
+    : options_(std::move(options)), parts_(std::move(parts)), started_(parts_.clock->Now()) {}
+
+MonoTime Controller::Round(ObjectFeed::Changes changes) {
+  TakeIn(std::move(changes));
+  if (parts_.clock->Now() >= next_poll_) PollJobs();
+  for (auto& [name, held] : objects_) Handle(&held);
+  CountObjects();
+  return next_poll_;
+}
+
+void Controller::TakeIn(ObjectFeed::Changes changes) {
+  for (auto& [name, object] : changes) {
+    const auto found = objects_.find(name);
+    if (!object) {
+      if (found == objects_.end()) continue;
+      const v1::JobStatus* const job = jobs_.Find(RequestId(found->second.object));
+      if (job != nullptr && !HasEnded(*job))
+        parts_.logger->Warning(absl::StrCat(
+            "an object was removed without its finalizer, its job continues: object=", name,
+            " job_uid=", JobUidString(JobUid(job->job_uid()))));
+      objects_.erase(found);
+      continue;
+    }
+    if (found == objects_.end()) {
+      if (objects_.size() >= options_.objects_max) {
+        if (!std::exchange(full_, true))
+          parts_.logger->Warning(absl::StrCat(
+              "too many TrainingJobs, further ones are ignored: max=", options_.objects_max));
+        continue;
+      }
+      objects_[name].object = *std::move(object);
+      continue;
+    }
+    Held& held = found->second;
+    if (held.object.uid != object->uid) held = Held();
+    held.object = *std::move(object);
+    held.idle = false;
+    held.failures = 0;
+    held.not_before = MonoTime(0);
+  }
+}
+
+void Controller::PollJobs() {
+  const MonoTime asked = parts_.clock->Now();
+  absl::StatusOr<v1::ListJobsResponse> list = parts_.coordinator->ListJobs();
+  const MonoTime now = parts_.clock->Now();
+  next_poll_ = now + options_.poll;
+  const bool was_reachable = jobs_.reachable();
+  if (list.ok()) {
+    jobs_.Take(*list, options_.owner, asked);
+    if (!was_reachable) {
+      parts_.logger->Info("the coordinator answers");
+      ForgetIdleness();
+    }
+    parts_.ready.Meet();
+  } else {
+    parts_.metrics->coordinator_errors.Add();
+    const bool had_trouble = !jobs_.Trouble(now).empty();
+    jobs_.Fail(list.status(), now);
+    if (was_reachable || (!had_trouble && !jobs_.Trouble(now).empty()))
+      parts_.logger->Warning(
+          absl::StrCat("the coordinator does not answer, trying again: ", list.status().message()));
+    ForgetIdleness();
+    parts_.ready.Fail(list.status().message());
+  }
+  parts_.metrics->coordinator_reachable.Set(list.ok() ? 1 : 0);
+}
+
+void Controller::Handle(Held* held) {
+  const v1::JobStatus* const job = jobs_.Find(RequestId(held->object));
+  const std::uint64_t revision = job == nullptr ? ~0ull : job->revision();
+  if (held->idle && revision == held->seen_revision) return;
+  held->seen_revision = revision;
+  held->idle = false;
+  for (int step = 0; step < kStepsAtOnce; ++step) {
+    const MonoTime now = parts_.clock->Now();
+    if (now < held->not_before || now < api_not_before_ || !Advance(held)) return;
+  }
+}
+
+bool Controller::Advance(Held* held) {
+  const Facts facts = FactsOf(held);
+  const Decision decision = Decide(held->object, facts);
+  if (decision.status != held->object.status) {
+    const MonoTime now = parts_.clock->Now();
+    if (IsUrgent(held->object.status, decision.status) || now >= held->next_progress)
+      return WriteStatus(held, decision.status);
+  }
+  switch (decision.step) {
+    case Step::kNone:
+      // Progress that is not written yet, and a submission that is due later, keep the object busy.
+      held->idle = decision.status == held->object.status && facts.jobs_known && facts.settled &&
+                   (!facts.refusal || !facts.refusal->again) &&
+                   (facts.job == nullptr || HasEnded(*facts.job));
+      return false;
+    case Step::kAddFinalizer: {
+      std::vector<std::string> finalizers = held->object.finalizers;
+      finalizers.emplace_back(kFinalizer);
+      return SetFinalizers(held, std::move(finalizers));
+    }
+    case Step::kRemoveFinalizer: {
+      std::vector<std::string> finalizers = held->object.finalizers;
+      std::erase(finalizers, kFinalizer);
+      return SetFinalizers(held, std::move(finalizers));
+    }
+    case Step::kSubmit: return Submit(held);
+    case Step::kCancel: return Cancel(held, *facts.job);
+  }
+  return false;
+}
+
+Facts Controller::FactsOf(Held* held) {
+  const MonoTime now = parts_.clock->Now();
+  Facts facts;
+  facts.jobs_known = jobs_.IsNewerThan(held->submitted);
+  facts.job = jobs_.Find(RequestId(held->object));
+  facts.trouble = jobs_.Trouble(now);
+  facts.settled = held->submitted >= MonoTime(0) || now - started_ >= kCallMax;
+  facts.now = Now();
+  if (facts.job != nullptr) {
+    UpdateMetric(held, *facts.job);
+    facts.metric = held->metric;
+    held->prepared = -1;
+    held->submission.reset();
+    held->refusal.reset();
+  } else if (TextOf(held->object.status, "jobUid").empty() && !held->object.deleting) {
+    Prepare(held);
+    facts.refusal = held->refusal;
+    facts.may_submit = now >= held->next_submission;
+  }
+  return facts;
+}
+
+// Makes the submission of the object's present generation, unless it is made already.
+void Controller::Prepare(Held* held) {
+  if (held->prepared == held->object.generation) return;
+  held->prepared = held->object.generation;
+  held->refusal.reset();
+  held->refused = 0;
+  held->next_submission = MonoTime(0);
+  held->submission = PrepareSubmission(held->object, options_.environment);
+  if (held->submission->mistakes.empty()) return;
+  parts_.metrics->refusals.Add();
+  parts_.logger->Warning(absl::StrCat("the spec of an object is wrong: object=", held->object.name,
+                                      " generation=", held->object.generation, ": ",
+                                      held->submission->mistakes));
+  held->refusal = Refusal{"InvalidSpec", held->submission->mistakes, /*again=*/false};
+}
+
+// The list of jobs has no results of evaluations, so they are fetched when an epoch has begun or
+// the job has ended.
+void Controller::UpdateMetric(Held* held, const v1::JobStatus& job) {
+  const std::uint64_t epoch = HasEnded(job) ? ~0ull : job.epoch();
+  if (held->metric_epoch == epoch || !jobs_.reachable()) return;
+  absl::StatusOr<v1::JobStatus> whole = parts_.coordinator->GetJob(job.job_uid());
+  if (!whole.ok()) {
+    parts_.metrics->coordinator_errors.Add();
+    return;
+  }
+  held->metric_epoch = epoch;
+  for (const v1::EpochRow& row : whole->epoch_rows())
+    if (std::string text = MetricText(row); !text.empty()) held->metric = std::move(text);
+}
+
+bool Controller::WriteStatus(Held* held, const Json& status) {
+  const Json before = held->object.status;
+  absl::StatusOr<JobObject> changed = parts_.api->SetStatus(held->object, status);
+  if (!changed.ok()) {
+    Fail(held, "write the status", changed.status());
+    return false;
+  }
+  parts_.metrics->status_writes.Add();
+  held->object = *std::move(changed);
+  held->failures = 0;
+  held->next_progress = parts_.clock->Now() + options_.status_every;
+  for (const struct Report& report : ReportsOf(before, status)) Report(held->object, report);
+  return true;
+}
+
+bool Controller::SetFinalizers(Held* held, std::vector<std::string> finalizers) {
+  absl::StatusOr<JobObject> changed = parts_.api->SetFinalizers(held->object, finalizers);
+  if (!changed.ok()) {
+    // Without its last finalizer a deleted object no longer exists.
+    if (absl::IsNotFound(changed.status())) held->not_before = parts_.clock->Now() + seconds(1);
+    Fail(held, "change the finalizers", changed.status());
+    return false;
+  }
+  const bool gone = changed->deleting && changed->finalizers.empty();
+  held->object = *std::move(changed);
+  held->failures = 0;
+  return !gone;
+}
+
+bool Controller::Submit(Held* held) {
+  v1::SubmitJobRequest request;
+  request.set_yaml(held->submission->yaml);
+  request.set_source_name(absl::StrCat("trainingjob/", options_.name_space, "/",
+                                       held->object.name));
+  request.set_request_id(RequestId(held->object));
+  const absl::StatusOr<v1::SubmitJobResponse> response = parts_.coordinator->SubmitJob(request);
+  held->submitted = parts_.clock->Now();
+  next_poll_ = held->submitted;  // the next list decides, whatever the answer was
+  if (response.ok()) {
+    parts_.metrics->submissions.Add();
+    held->refused = 0;
+    held->refusal.reset();
+    parts_.logger->Info(
+        absl::StrCat("submitted: object=", held->object.name,
+                     " generation=", held->object.generation,
+                     " job_uid=", JobUidString(JobUid(response->job_uid()))));
+    return false;
+  }
+  TakeRefusal(held, response.status());
+  return true;
+}
+
+void Controller::TakeRefusal(Held* held, const absl::Status& status) {
+  const bool again = MaySucceedLater(status);
+  held->next_submission = parts_.clock->Now() + std::max(options_.poll, PauseAfter(++held->refused));
+  if (OriginOf(status).empty()) {
+    // The call may have been carried out, and nobody has refused the spec.
+    parts_.metrics->coordinator_errors.Add();
+    return;
+  }
+  if (!held->refusal) {
+    parts_.metrics->refusals.Add();
+    parts_.logger->Warning(absl::StrCat("the coordinator refuses an object: object=",
+                                        held->object.name,
+                                        " generation=", held->object.generation, ": ",
+                                        status.message()));
+  }
+  held->refusal = Refusal{absl::IsAlreadyExists(status) ? "NameInUse" : "Refused",
+                          std::string(status.message()), again};
+}
+
+bool Controller::Cancel(Held* held, const v1::JobStatus& job) {
+  if (parts_.clock->Now() < held->next_cancel) return false;
+  const absl::Status status = parts_.coordinator->CancelJob(job.job_uid());
+  // The job's end arrives with a list of jobs. If it takes long, the call is repeated.
+  held->next_cancel = parts_.clock->Now() + kCancelEvery;
+  if (!status.ok()) {
+    parts_.metrics->coordinator_errors.Add();
+    parts_.logger->Warning(absl::StrCat("cannot cancel the job of a deleted object: object=",
+                                        held->object.name, ": ", status.message()));
+    return false;
+  }
+  parts_.metrics->cancellations.Add();
+  parts_.logger->Info(absl::StrCat("cancelled, because the object is deleted: object=",
+                                   held->object.name,
+                                   " job_uid=", JobUidString(JobUid(job.job_uid()))));
+  Report(held->object, {"Cancelling", "The object is deleted, so its job is cancelled.", false});
+  next_poll_ = parts_.clock->Now();
+  return false;
+}
+
+void Controller::Report(const JobObject& object, const struct Report& report) {
+  const std::string now = Now();
+  const Json event = {{"apiVersion", "v1"},
+                      {"kind", "Event"},
+                      {"metadata",
+                       {{"name", EventName(object, report.reason)},
+                        {"namespace", options_.name_space}}},
+                      {"involvedObject",
+                       {{"apiVersion", "evergrad.dev/v1alpha1"},
+                        {"kind", "TrainingJob"},
+                        {"name", object.name},
+                        {"namespace", options_.name_space},
+                        {"uid", object.uid},
+                        {"resourceVersion", object.resource_version}}},
+                      {"reason", report.reason},
+                      {"message", report.message.substr(0, 1000)},
+                      {"type", report.warning ? "Warning" : "Normal"},
+                      {"source", {{"component", "evergrad-operator"}}},
+                      {"firstTimestamp", now},
+                      {"lastTimestamp", now},
+                      {"count", 1}};
+  const absl::Status status = parts_.api->CreateEvent(event);
+  if (status.ok()) {
+    parts_.metrics->events.Add();
+  } else if (!absl::IsAlreadyExists(status)) {
+    // An Event is for people only, so it is not tried again.
+    parts_.metrics->api_errors.Add();
+    parts_.logger->Warning(absl::StrCat("cannot create an Event: object=", object.name,
+                                        " reason=", report.reason, ": ", status.message()));
+  }
+}
+
+void Controller::Fail(Held* held, absl::string_view what, const absl::Status& status) {
+  const MonoTime now = parts_.clock->Now();
+  if (absl::IsAborted(status) || absl::IsNotFound(status)) {
+    // The watch brings the newer version, or reports that the object is gone. The pause is for a
+    // watch that is late.
+    parts_.metrics->conflicts.Add();
+    held->not_before = now + milliseconds(500);
+    return;
+  }
+  parts_.metrics->api_errors.Add();
+  held->not_before = now + PauseAfter(++held->failures);
+  // A server that does not answer must not cost a timeout for each object.
+  if (IsRetryable(status)) api_not_before_ = held->not_before;
+  if (held->failures == 1)
+    parts_.logger->Warning(absl::StrCat("cannot ", what, " of an object, trying again: object=",
+                                        held->object.name, ": ", status.message()));
+}
+
+void Controller::ForgetIdleness() {
+  for (auto& [name, held] : objects_) held.idle = false;
+}
+
+void Controller::CountObjects() {
+  std::size_t open = 0, invalid = 0;
+  for (const auto& [name, held] : objects_) {
+    const Json& status = held.object.status;
+    if (TextOf(status, "state") == "INVALID")
+      ++invalid;
+    else if (TextOf(FindCondition(status, "Finished"), "status") != "True")
+      ++open;
+  }
+  parts_.metrics->objects.Set(static_cast<double>(objects_.size()));
+  parts_.metrics->objects_open.Set(static_cast<double>(open));
+  parts_.metrics->objects_invalid.Set(static_cast<double>(invalid));
+}
+
+std::string Controller::Now() const {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ",
+                          absl::FromUnixMillis(parts_.clock->WallMillis()), absl::UTCTimeZone());
+}
+
+}  // namespace evergrad::kubernetes

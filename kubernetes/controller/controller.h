@@ -1,0 +1,105 @@
+// Carries out the decisions about the objects (kubernetes/reconcile): asks the coordinator for its
+// jobs, submits and cancels jobs, and writes finalizers, statuses and Events.
+//
+// Everything that the controller holds can be made again from the API server and the coordinator.
+// One thread uses a controller: the thread `kube-control` calls Round. The calls of a round block.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/health/readiness.h"
+#include "common/log/log.h"
+#include "common/time/clock.h"
+#include "kubernetes/api/api.h"
+#include "kubernetes/controller/coordinator_calls.h"
+#include "kubernetes/controller/job_list_view.h"
+#include "kubernetes/controller/object_feed.h"
+#include "kubernetes/controller/operator_metrics.h"
+#include "kubernetes/reconcile/decide.h"
+#include "kubernetes/reconcile/job_text.h"
+
+namespace evergrad::kubernetes {
+
+struct ControllerOptions {
+  std::string name_space;
+  std::string owner;  // the task of the operator's certificate; "" without TLS
+  std::map<std::string, std::string> environment;  // for ${NAME} in objects
+  std::chrono::milliseconds poll{1000};            // pause between two lists of jobs
+  std::chrono::milliseconds status_every{5000};    // least pause between two writes of progress
+  std::size_t objects_max = 10'000;  // objects above this number are ignored, with a warning
+};
+
+class Controller {
+ public:
+  // The objects outlive the controller.
+  struct Parts {
+    Api* api = nullptr;
+    CoordinatorCalls* coordinator = nullptr;
+    const Clock* clock = nullptr;
+    log::Logger* logger = nullptr;
+    OperatorMetrics* metrics = nullptr;
+    health::Condition ready;  // met while the coordinator answers
+  };
+  Controller(ControllerOptions options, Parts parts);
+
+  // Takes in the changes of objects, asks the coordinator if that is due, and brings each object
+  // one or more steps further. Returns the time at which the next round is due, if no change
+  // comes earlier.
+  MonoTime Round(ObjectFeed::Changes changes);
+
+ private:
+  // The knowledge about one object beside its newest version.
+  struct Held {
+    JobObject object;
+    std::optional<Submission> submission;  // made from the generation `prepared`
+    std::int64_t prepared = -1;
+    std::optional<Refusal> refusal;  // of the generation `prepared`
+    MonoTime submitted{-1};  // end of the last call of SubmitJob; -1 for none by this process
+    MonoTime not_before{0};  // no step is taken before this time
+    MonoTime next_submission{0};
+    MonoTime next_progress{0};
+    MonoTime next_cancel{0};
+    int failures = 0;     // of requests to the API server, in a row
+    int refused = 0;      // submissions that may succeed later, in a row
+    std::uint64_t seen_revision = ~0ull;  // of the job, at the last round that had nothing to do
+    bool idle = false;    // nothing to do before the object, the job or the coordinator changes
+    std::string metric;   // of the epoch `metric_epoch`
+    std::uint64_t metric_epoch = 0;
+  };
+
+  void TakeIn(ObjectFeed::Changes changes);
+  void PollJobs();
+  void Handle(Held* held);
+  // Takes one step. Returns whether the object may have a next step at once.
+  bool Advance(Held* held);
+  Facts FactsOf(Held* held);
+  void Prepare(Held* held);
+  void UpdateMetric(Held* held, const v1::JobStatus& job);
+  bool WriteStatus(Held* held, const Json& status);
+  bool SetFinalizers(Held* held, std::vector<std::string> finalizers);
+  bool Submit(Held* held);
+  bool Cancel(Held* held, const v1::JobStatus& job);
+  void TakeRefusal(Held* held, const absl::Status& status);
+  void Report(const JobObject& object, const struct Report& report);
+  // Notes a failed request about the object, and delays its next step.
+  void Fail(Held* held, absl::string_view what, const absl::Status& status);
+  void ForgetIdleness();
+  void CountObjects();
+  std::string Now() const;
+
+  const ControllerOptions options_;
+  const Parts parts_;
+  const MonoTime started_;
+  std::map<std::string, Held> objects_;  // by name
+  JobListView jobs_;
+  MonoTime next_poll_{0};
+  MonoTime api_not_before_{0};  // no request to the API server before this time
+  bool full_ = false;  // objects_max was reached, and reported
+};
+
+}  // namespace evergrad::kubernetes

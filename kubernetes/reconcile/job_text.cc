@@ -1,0 +1,121 @@
+#include "kubernetes/reconcile/job_text.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/escape.h"
+#include "common/config/crd.h"
+#include "common/config/job_spec.h"
+#include "common/schema/schema.h"
+#include "common/schema/yaml_tree.h"
+
+namespace evergrad::kubernetes {
+namespace {
+
+constexpr std::size_t kMistakesBytesMax = 3000;
+constexpr std::size_t kKeyCharactersMax = 60;
+
+std::string TextOfString(const std::string& text) {
+  return config::PrintFlow(config::MakeText(text));
+}
+
+// Writes values in block style, so that each line has at most one value.
+class Printer {
+ public:
+  explicit Printer(JobText* out) : out_(out) {}
+
+  // Writes "PREFIX VALUE", and the inner values on further lines.
+  void Value(const Json& value, const std::string& prefix, const std::string& indent,
+             const std::string& path, int depth) {
+    if (depth > config::kYamlDepthMax) {
+      too_deep_ = true;
+      return;
+    }
+    if (value.is_object() && !value.empty()) {
+      Line(prefix, path);
+      for (const auto& [key, inner] : value.items())
+        Value(inner, absl::StrCat(indent, TextOfString(key), ":"), indent + "  ",
+              absl::StrCat(path, ".", Quoted(key, kKeyCharactersMax)), depth + 1);
+    } else if (value.is_array() && !value.empty()) {
+      Line(prefix, path);
+      std::size_t i = 0;
+      for (const Json& inner : value)
+        Value(inner, indent + "-", indent + "  ", absl::StrCat(path, "[", i++, "]"), depth + 1);
+    } else {
+      Line(absl::StrCat(prefix, " ", Scalar(value, path)), path);
+    }
+  }
+  void Line(absl::string_view line, const std::string& path) {
+    absl::StrAppend(&out_->yaml, line, "\n");
+    out_->paths.push_back(path);
+  }
+  bool too_deep() const { return too_deep_; }
+
+ private:
+  static std::string Scalar(const Json& value, const std::string& path) {
+    if (value.is_string()) return TextOfString(value.get_ref<const std::string&>());
+    const auto& off = config::KeysThatMayBeOff();
+    if (value.is_boolean() && !value.get<bool>() &&
+        std::find(off.begin(), off.end(), path) != off.end())
+      return "off";
+    return value.dump();  // a number, true, false, null, [] or {}
+  }
+
+  JobText* const out_;
+  bool too_deep_ = false;
+};
+
+std::string PathOfLine(const JobText& text, int line) {
+  if (line < 1 || static_cast<std::size_t>(line) > text.paths.size()) return "spec";
+  return text.paths[static_cast<std::size_t>(line - 1)];
+}
+
+void AddMistake(const JobText& text, int line, absl::string_view mistake, std::string* out) {
+  if (out->size() > kMistakesBytesMax) return;
+  absl::StrAppend(out, out->empty() ? "" : "; ", PathOfLine(text, line), ": ", Escaped(mistake));
+}
+
+}  // namespace
+
+absl::StatusOr<JobText> PrintJob(const JobObject& object) {
+  JobText text;
+  Printer printer(&text);
+  printer.Line("apiVersion: evergrad.dev/v1alpha1", "apiVersion");
+  printer.Line("kind: TrainingJob", "kind");
+  printer.Line("metadata:", "metadata");
+  printer.Line(absl::StrCat("  name: ", TextOfString(object.name)), "metadata.name");
+  printer.Value(object.spec, "spec:", "  ", "spec", 1);
+  if (printer.too_deep())
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec: nested deeper than ", config::kYamlDepthMax, " levels"));
+  return text;
+}
+
+Submission PrepareSubmission(const JobObject& object,
+                             const std::map<std::string, std::string>& environment) {
+  Submission submission;
+  const absl::StatusOr<JobText> text = PrintJob(object);
+  if (!text.ok()) {
+    submission.mistakes = std::string(text.status().message());
+    return submission;
+  }
+  config::ParseOptions options;
+  options.file_name = object.name;
+  options.environment = environment;
+  const config::ParsedJob parsed = config::ParseJob(text->yaml, options);
+  for (const config::Mistake& mistake : parsed.mistakes)
+    AddMistake(*text, mistake.where.line, mistake.text, &submission.mistakes);
+  for (const config::DataPath& path : parsed.paths) {
+    if (absl::StartsWith(path.path, "/") || absl::StrContains(path.path, "://")) continue;
+    AddMistake(*text, path.where.line,
+               absl::StrCat("expected an absolute path or a URI, because an object is in no "
+                            "folder, got `",
+                            Quoted(path.path, 200), "`"),
+               &submission.mistakes);
+  }
+  if (submission.mistakes.empty()) submission.yaml = config::EmitYaml(*parsed.spec);
+  return submission;
+}
+
+}  // namespace evergrad::kubernetes
