@@ -9,7 +9,8 @@
 # Creates the folder OUT/evergrad and the file OUT/evergrad-linux-x86_64.tar.gz. Fails when a
 # program needs a C library newer than 2.35, or when the packed file is larger than 40 MB. With
 # --programs-only the folder has only the daemons, psctl and their libraries, and no file is packed
-# (release.sh makes the images from this folder).
+# (release.sh makes the images from this folder). Only then is evergrad-operator one of the
+# daemons, because it runs in a pod of Kubernetes.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=$root/build/release/bin out=$root/build/bundle programs_only= list=
@@ -27,7 +28,11 @@ while (( $# )); do
 done
 programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
 # The parity test is in the folder of libevergrad_cuda.so, which it loads.
-[[ -n $programs_only ]] || programs+=(worker_backend_gpu_test gpu_bench)
+if [[ -n $programs_only ]]; then
+  programs+=(evergrad-operator)
+else
+  programs+=(worker_backend_gpu_test gpu_bench)
+fi
 if [[ -n $list ]]; then printf '%s\n' "${programs[@]}"; exit 0; fi
 packed_bytes_max=40000000 glibc_max=2.35
 fail() { echo "bundle.sh: $*" >&2; exit 1; }

@@ -30,6 +30,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 DOCS = os.path.join(ROOT, "docs")
 SETTINGS = os.path.join(ROOT, "configs", "daemons")
 DAEMONS = ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker")
+# The daemon that needs an API server of Kubernetes. The page has its flags. It has no settings file
+# in configs/daemons, because it runs in a pod (deploy/kubernetes/components/operator).
+OPERATOR = "evergrad-operator"
 # A small job, whose data the worker generates.
 JOB = [
     "--set",
@@ -89,7 +92,8 @@ def block(text):
 
 def daemons_help(bin_folder):
     return "\n\n".join(
-        "### %s\n\n%s" % (name, block(said(bin_folder, name, "--help"))) for name in DAEMONS
+        "### %s\n\n%s" % (name, block(said(bin_folder, name, "--help")))
+        for name in (*DAEMONS, OPERATOR)
     )
 
 

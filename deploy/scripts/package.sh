@@ -31,8 +31,9 @@ mkdir -p "$tree"/{DEBIAN,usr/bin,usr/lib/evergrad,lib/systemd/system,etc/evergra
   "$tree"/usr/share/man/man{1,8} "$doc/examples"
 
 # A daemon looks for libevergrad_cuda.so in the folder of its own program, and psctl looks there for
-# the daemons. Therefore all are in one folder, and /usr/bin has links to the programs.
-for program in evergrad-coordinator evergrad-ps-server evergrad-worker psctl; do
+# the daemons. Therefore all are in one folder, and /usr/bin has links to the programs. The operator
+# has no unit and no settings file, because it serves the namespace of the pod in which it runs.
+for program in evergrad-coordinator evergrad-ps-server evergrad-worker evergrad-operator psctl; do
   install -m 755 "$bin/$program" "$tree/usr/lib/evergrad/"
   ln -s "../lib/evergrad/$program" "$tree/usr/bin/$program"
   section=8
@@ -71,8 +72,9 @@ depends=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 evergrad/usr/lib/evergrad
   echo "Section: science"
   echo "Priority: optional"
   echo "Description: parameter-server cluster that trains on preemptible machines"
-  echo " Coordinator, parameter server and worker as systemd services, and psctl. Every"
-  echo " update counts exactly once, whichever process is killed."
+  echo " Coordinator, parameter server and worker as systemd services, the operator for"
+  echo " Kubernetes, and psctl. Every update counts exactly once, whichever process is"
+  echo " killed."
   echo " ."
   echo " Built from commit $commit."
 } >"$tree/DEBIAN/control"

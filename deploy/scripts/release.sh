@@ -32,7 +32,7 @@ for tool in umoci patchelf strip dpkg-deb dpkg-shlibdeps; do
 done
 image_bytes_max=120000000
 
-programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
+programs=(evergrad-coordinator evergrad-ps-server evergrad-worker evergrad-operator psctl)
 id=
 for program in "${programs[@]}"; do
   [[ -x $bin/$program ]] || fail "no $program in $bin: run ./evergrad build"

@@ -4,6 +4,7 @@ import ipaddress
 import os
 import re
 
+import jsonschema
 import yaml
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
@@ -12,6 +13,24 @@ ROLES = {  # role: (program, kind, port, port of the metrics)
     "ps-server": ("evergrad-ps-server", "StatefulSet", 4010, 9410),
     "worker": ("evergrad-worker", "Deployment", 4020, 9420),
 }
+# The operator serves nothing but its metrics, and only some clusters have one.
+OPERATOR = "operator"
+OPERATOR_METRICS = 9430
+# The rights of the operator, as (group, resource): verbs. No other account has a right.
+OPERATOR_RIGHTS = {
+    ("evergrad.dev", "trainingjobs"): {"get", "list", "watch", "patch"},
+    ("evergrad.dev", "trainingjobs/status"): {"patch"},
+    ("", "events"): {"create"},
+}
+OPERATOR_FLAGS = {
+    "--coordinator": "evergrad-coordinator:4000",
+    "--metrics-listen": "0.0.0.0:%d" % OPERATOR_METRICS,
+    "--tls-ca": "/etc/evergrad/tls/ca.crt",
+    "--tls-cert": "/etc/evergrad/tls/tls.crt",
+    "--tls-key": "/etc/evergrad/tls/tls.key",
+    "--log-format": "json",
+}
+API_SERVER_PORTS = (443, 6443)
 COMPONENT = "app.kubernetes.io/component"
 WATCHES = "evergrad.dev/watches-notices"
 # The label of the pods that read and write an object store, and the roles that may have it.
@@ -71,7 +90,7 @@ class Cluster:
     shared volume. `identity` is the origin of the credentials: "gke", "irsa", "pod-identity",
     "keys" or None. `endpoint` is the service that the cluster uses in place of its cloud's, and
     `own_ca` whether this service has a certificate authority of its own. `data_volume` is whether
-    the workers read data from a volume."""
+    the workers read data from a volume, and `operator` whether the cluster has an operator."""
 
     def __init__(
         self,
@@ -86,12 +105,14 @@ class Cluster:
         endpoint="",
         own_ca=False,
         data_volume=False,
+        operator=False,
     ):
         self.docs, self.cloud, self.cloud_name = docs, CLOUDS.get(cloud), cloud
         self.servers_on_spot, self.gpu, self.version = servers_on_spot, gpu, version
         self.autoscaler = autoscaler  # the kind of object that sets the number of workers
         self.store, self.identity, self.endpoint = store, identity, endpoint
         self.own_ca, self.data_volume = own_ca, data_volume
+        self.operator = operator
 
     def of(self, *kinds):
         return [d for d in self.docs if d["kind"] in kinds]
@@ -110,9 +131,13 @@ class Cluster:
 
     def role(self, role):
         """Returns (pod template, object) of a role's only workload."""
-        name, kind = "evergrad-" + role, ROLES[role][1]
+        name, kind = "evergrad-" + role, ROLES[role][1] if role in ROLES else "Deployment"
         d = self.get(kind, name)
         return (d["spec"]["template"], d) if d else (None, None)
+
+    def probed_roles(self):
+        """Returns the roles whose pods have probes and serve metrics."""
+        return list(ROLES) + ([OPERATOR] if self.operator else [])
 
     def on_spot(self, role):
         return self.cloud and (role == "worker" or role == "ps-server" and self.servers_on_spot)
@@ -176,7 +201,7 @@ def pod_labels(template):
 
 def restricted(c):
     """Checks three things: the pod security level is `restricted`, the root file system is
-    read-only, and no token is mounted."""
+    read-only, and a token is mounted in the pod of the operator alone."""
     found = []
     for n in c.of("Namespace"):
         labels = n["metadata"].get("labels", {})
@@ -194,8 +219,9 @@ def restricted(c):
         for key in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"):
             if spec.get(key):
                 found.append("%s: %s" % (name, key))
-        if spec.get("automountServiceAccountToken") is not False:
-            found.append("%s: token is mounted" % name)
+        token = name == "Deployment evergrad-operator"
+        if spec.get("automountServiceAccountToken") is not token:
+            found.append("%s: token is %s" % (name, "not mounted" if token else "mounted"))
         if pod.get("runAsNonRoot") is not True:
             found.append("%s: runAsNonRoot" % name)
         for key in ("runAsUser", "runAsGroup", "fsGroup"):
@@ -255,6 +281,10 @@ def selectors(c):
         # A shared volume takes the label from the pods, and leaves the policies for the label.
         if not c.store and selector.get("matchLabels", {}).get(USES_STORE) == "true":
             continue
+        # The component prometheus has the monitor of an operator in every cluster.
+        if (d["kind"], d["metadata"]["name"]) == ("PodMonitor", "evergrad-operator"):
+            if not c.operator and selector.get("matchLabels", {}).get(COMPONENT) == OPERATOR:
+                continue
         if not any(matches(selector, labels) for labels in pods):
             found.append("%s %s: selects no pod" % (d["kind"], d["metadata"]["name"]))
     for name, template, _ in c.workloads():
@@ -299,8 +329,13 @@ def ports(c):
             address = flag(container, "--coordinator")
             if address and address != "evergrad-coordinator:4000":
                 found.append("%s: --coordinator is %s" % (name, address))
+    if c.operator:
+        container = c.role(OPERATOR)[0]["spec"]["containers"][0]
+        have = [(p["name"], p["containerPort"]) for p in container.get("ports", [])]
+        if have != [("metrics", OPERATOR_METRICS)]:
+            found.append("operator: ports %s" % have)
     known = {p for _, _, port, metrics in ROLES.values() for p in (port, metrics)}
-    known |= {53, 80, 443, 988}
+    known |= {53, 80, 988, OPERATOR_METRICS, *API_SERVER_PORTS}
     for policy in c.of("NetworkPolicy"):
         for rule in policy["spec"].get("ingress", []) + policy["spec"].get("egress", []):
             for p in rule.get("ports", [{"port": "any"}]):
@@ -353,7 +388,7 @@ def probes(c):
     """Checks the probes, both over HTTPS: /livez must restart a daemon, and /readyz must take it
     out of rollouts."""
     found = []
-    for role in ROLES:
+    for role in c.probed_roles():
         container = c.role(role)[0]["spec"]["containers"][0]
         for probe, path in (
             ("startupProbe", "/livez"),
@@ -732,6 +767,138 @@ def seconds(text):
     return int(number) * {"ms": 0.001, "s": 1, "m": 60}[unit]
 
 
+def operator(c):
+    """Checks the operator: its rights, its flags, and that there is one or none. No account has
+    rights in the whole cluster of Kubernetes, and no other account has rights at all."""
+    found = ["a %s" % d["kind"] for d in c.of("ClusterRole", "ClusterRoleBinding")]
+    kinds = ("Deployment", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy")
+    for kind in kinds:
+        if bool(c.get(kind, "evergrad-operator")) != c.operator:
+            found.append("the %s of the operator" % kind)
+    want = ["evergrad-operator"] if c.operator else []
+    for kind in ("Role", "RoleBinding"):
+        if [d["metadata"]["name"] for d in c.of(kind)] != want:
+            found.append("%ss: %s" % (kind, [d["metadata"]["name"] for d in c.of(kind)]))
+    if [d["metadata"]["name"] for d in c.of("CustomResourceDefinition")] != (
+        ["trainingjobs.evergrad.dev"] if c.operator else []
+    ):
+        found.append("definitions of kinds")
+    if not c.operator or found:
+        return found
+    have = {}
+    for rule in c.get("Role", "evergrad-operator")["rules"]:
+        if set(rule) != {"apiGroups", "resources", "verbs"}:
+            found.append("a rule with the fields %s" % sorted(rule))
+        for group in rule.get("apiGroups", []):
+            for resource in rule.get("resources", []):
+                have.setdefault((group, resource), set()).update(rule["verbs"])
+    if have != OPERATOR_RIGHTS:
+        found.append("rights %s" % have)
+    binding = c.get("RoleBinding", "evergrad-operator")
+    if (binding["roleRef"]["kind"], binding["roleRef"]["name"]) != ("Role", "evergrad-operator"):
+        found.append("RoleBinding: %s" % binding["roleRef"])
+    account = {"kind": "ServiceAccount", "name": "evergrad-operator", "namespace": "evergrad"}
+    if binding["subjects"] != [account]:
+        found.append("RoleBinding: subjects %s" % binding["subjects"])
+    for name, template, _ in c.workloads():
+        own = template["spec"].get("serviceAccountName") == "evergrad-operator"
+        if own != (name == "Deployment evergrad-operator"):
+            found.append("%s: account" % name)
+    return found + list(_wrong_settings_of_operator(c))
+
+
+def _wrong_settings_of_operator(c):
+    template, d = c.role(OPERATOR)
+    if (d["spec"].get("replicas"), d["spec"].get("strategy")) != (1, {"type": "Recreate"}):
+        yield "replicas and strategy of the operator"
+    if [v["name"] for v in template["spec"]["volumes"]] != ["tls"]:
+        yield "volumes of the operator"
+    (container,) = containers(template)
+    # The other settings have defaults in a pod, and a wrong value would hide the default.
+    if sorted(flags(container)) != sorted(OPERATOR_FLAGS.items()):
+        yield "flags of the operator: %s" % flags(container)
+    roots = [
+        v for f, v in flags(c.role("worker")[0]["spec"]["containers"][0]) if f == "--data-root"
+    ]
+    if [variables(c, container)] != [{"EVERGRAD_DATA": root} for root in roots]:
+        yield "variables of the operator: %s" % variables(c, container)
+
+
+def definition_of_jobs(c):
+    """Checks the definition of the kind TrainingJob, and that the schema is structural: each node
+    has a type or is open."""
+    found = []
+    for d in c.of("CustomResourceDefinition"):
+        spec, names = d["spec"], d["spec"]["names"]
+        if d["metadata"]["name"] != "%s.%s" % (names["plural"], spec["group"]):
+            found.append("the name %s" % d["metadata"]["name"])
+        if (spec["group"], spec["scope"]) != ("evergrad.dev", "Namespaced"):
+            found.append("group or scope")
+        if (names["kind"], names.get("shortNames")) != ("TrainingJob", ["tj"]):
+            found.append("names %s" % names)
+        for version in spec["versions"]:
+            if (version["name"], version["served"], version["storage"]) != ("v1alpha1", True, True):
+                found.append("version %s" % version["name"])
+            if version.get("subresources") != {"status": {}}:
+                found.append("subresources %s" % version.get("subresources"))
+            root = version["schema"]["openAPIV3Schema"]
+            found += list(_not_structural(root, "schema"))
+            known = set(root["properties"]["status"]["properties"])
+            found += ["status.%s: missing" % name for name in sorted(STATUS_FIELDS - known)]
+            for column in version.get("additionalPrinterColumns", []):
+                field = column["jsonPath"].removeprefix(".status.")
+                if field not in known and column["jsonPath"] != ".metadata.creationTimestamp":
+                    found.append("column %s: no field %s" % (column["name"], column["jsonPath"]))
+    return found
+
+
+STATUS_FIELDS = {"state", "jobUid", "step", "steps", "loss", "metric", "workers", "message"}
+STATUS_FIELDS |= {"runsFolder", "observedGeneration", "conditions"}
+
+
+def _not_structural(schema, place):
+    is_open = schema.get("x-kubernetes-preserve-unknown-fields") is True
+    if "type" not in schema and not is_open and not schema.get("x-kubernetes-int-or-string"):
+        yield "%s: neither typed nor open" % place
+    for name, field in schema.get("properties", {}).items():
+        yield from _not_structural(field, "%s.%s" % (place, name))
+    if "items" in schema:
+        yield from _not_structural(schema["items"], place + "[]")
+
+
+def job_objects(c):
+    """Checks the objects of the kind TrainingJob: the API server accepts them, the operator does
+    not refuse their names and paths, and their checkpoints are where those of the cluster are."""
+    found = []
+    definition = c.get("CustomResourceDefinition", "trainingjobs.evergrad.dev")
+    for d in c.of("TrainingJob"):
+        name, spec = d["metadata"]["name"], d.get("spec", {})
+        if not definition:
+            found.append("%s: its kind is not defined" % name)
+            continue
+        schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for mistake in jsonschema.Draft202012Validator(schema).iter_errors(d):
+            found.append("%s: %s: %s" % (name, list(mistake.path), mistake.message))
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+            found.append("%s: not a DNS label" % name)
+        for part in ("data", "checkpoint"):
+            for variable in re.findall(r"\$\{(\w+)", repr(spec.get(part))):
+                if variable != "EVERGRAD_DATA":
+                    found.append("%s: %s names the variable %s" % (name, part, variable))
+        for path in _data_paths(spec.get("data", {})):
+            if not re.match(r"/|\w+://|\$\{EVERGRAD_DATA\}/", path):
+                found.append("%s: relative path %s" % (name, path))
+        directory = (spec.get("checkpoint") or {}).get("directory")
+        if not c.store and directory != c.store_setting("CHECKPOINTS"):
+            found.append("%s: checkpoints in %s" % (name, directory))
+    return found
+
+
+def _data_paths(data):
+    for source in (data.get("train", {}), data.get("eval", {})):
+        yield from (source[key] for key in ("path", "images", "labels") if key in source)
+
+
 def disruption(c):
     """Checks the limits of voluntary evictions, and that each role has time for its drain."""
     found = []
@@ -850,7 +1017,7 @@ def _follows_scaled_object(spec):
 
 def _allows(c, direction, labels, peer, port):
     """Returns whether the policies let a pod with `labels` talk with `peer` on a TCP port. `peer`
-    is the labels of a pod, or an address."""
+    is the labels of a pod, an address, or PROMETHEUS."""
     policies = [
         p["spec"]
         for p in c.of("NetworkPolicy")
@@ -868,7 +1035,10 @@ def _allows(c, direction, labels, peer, port):
             if peers is None:
                 return True
             for one in peers:
-                if isinstance(peer, str):
+                if peer is PROMETHEUS:
+                    if one == PROMETHEUS:
+                        return True
+                elif isinstance(peer, str):
                     if "ipBlock" in one and _in_block(one["ipBlock"], peer):
                         return True
                 elif "namespaceSelector" not in one and matches(one.get("podSelector"), peer):
@@ -884,9 +1054,15 @@ def _in_block(block, address):
     )
 
 
+# The pods of Prometheus, as a policy names them.
+PROMETHEUS = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+    "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+}
 METADATA = "169.254.169.254"
 GKE_METADATA = "169.254.169.252"  # of clusters with Calico, at port 988
 POD_IDENTITY = "169.254.170.23"  # the agent of EKS
+LINK_LOCAL = (METADATA, GKE_METADATA, POD_IDENTITY, "fe80::1")
 # A private address, a public one, and one of IPv6.
 OTHERS = ("10.9.8.7", "203.0.113.9", "2001:db8::9")
 
@@ -894,7 +1070,8 @@ OTHERS = ("10.9.8.7", "203.0.113.9", "2001:db8::9")
 def network(c):
     """Checks that exactly the connections of a table are allowed. Only daemons that watch for a
     notice, or that get credentials there, reach the metadata address. Only the coordinator and the
-    servers reach an object store, and only if the cluster uses one."""
+    servers reach an object store, and only if the cluster uses one. Only the operator reaches the
+    API server. Prometheus reaches the metrics if the cluster has monitors, and nothing else."""
     found = []
     pods = {pod_labels(t).get(COMPONENT): pod_labels(t) for _, t, _ in c.workloads()}
     want = {
@@ -904,7 +1081,10 @@ def network(c):
         ("ps-server", "ps-server", 4010),
         ("worker", "ps-server", 4010),
     }
+    if c.operator:
+        want.add((OPERATOR, "coordinator", 4000))
     all_ports = [p for _, _, port, metrics in ROLES.values() for p in (port, metrics)]
+    all_ports.append(OPERATOR_METRICS)
     have = {
         (a, b, port)
         for a in pods
@@ -924,15 +1104,22 @@ def network(c):
         watches = bool(c.on_spot(role))
         if (labels.get(WATCHES) == "true") != watches:
             found.append("%s: the label %s" % (role, WATCHES))
-        store = c.uses_store(role)
+        grpc, metrics = ROLES[role][2:] if role in ROLES else (4000, OPERATOR_METRICS)
+        scraped = role in c.probed_roles() and bool(c.of("PodMonitor"))
+        for port, want in ((grpc, False), (metrics, scraped)):
+            if _allows(c, "ingress", labels, PROMETHEUS, port) != want:
+                said = "not allowed" if want else "allowed"
+                found.append("Prometheus -> %s:%d: %s" % (role, port, said))
+        store, api_server = c.uses_store(role), role == OPERATOR
         metadata = watches or (store and c.identity == "gke")
         for address, port, want in (
             (METADATA, 80, metadata),
             (GKE_METADATA, 988, metadata and c.cloud_name == "gke"),
             (POD_IDENTITY, 80, store and c.identity == "pod-identity"),
-            *((other, 443, store) for other in OTHERS),
+            *((other, 443, store or api_server) for other in OTHERS),
+            *((other, 6443, api_server) for other in OTHERS),
             *((other, p, False) for other in OTHERS for p in (22, 80, 988, 4000, 8443)),
-            *((other, 443, False) for other in (METADATA, GKE_METADATA, POD_IDENTITY, "fe80::1")),
+            *((other, p, False) for other in LINK_LOCAL for p in (443, 6443)),
         ):
             if _allows(c, "egress", labels, address, port) != want:
                 said = "not allowed" if want else "allowed"
@@ -1022,6 +1209,7 @@ FORMS = {
             ],
         },
     },
+    "TrainingJob": {"apiVersion": "evergrad.dev/v1alpha1", "spec": dict},
     "PrometheusRule": {
         "apiVersion": "monitoring.coreos.com/v1",
         "spec": {
@@ -1070,14 +1258,15 @@ URIS = {
     "evergrad-coordinator": "evergrad://coordinator",
     "evergrad-ps-server": "evergrad://ps_server",
     "evergrad-worker": "evergrad://worker",
+    "evergrad-operator": "evergrad://operator",
     "evergrad-prometheus": "evergrad://viewer/prometheus",
     "evergrad-user": "evergrad://user/operator",
 }
 
 
 def custom_kinds(c):
-    """Checks that the fields of Certificate, Issuer, PodMonitor, PrometheusRule and ScaledObject
-    have these forms."""
+    """Checks that the fields of the kinds of FORMS have these forms. The check `job_objects` looks
+    into the spec of a TrainingJob."""
     found = []
     for d in c.of(*FORMS):
         name = "%s %s" % (d["kind"], d["metadata"]["name"])
@@ -1135,7 +1324,7 @@ def issued_by_psctl(c):
                 v for f, v in flags(container) if f == "--host"
             ]
     want = {"coordinator": "coordinator", "ps-server": "ps_server", "worker": "worker"}
-    want["user"] = "user/operator"
+    want |= {"operator": "operator", "user": "user/operator"}
     for name, task in want.items():
         if made.get(name, (None,))[0] != task:
             found.append("certificate of %s: %s" % (name, made.get(name)))
@@ -1183,6 +1372,9 @@ CHECKS = [
     storage,
     object_store,
     store_identity,
+    operator,
+    definition_of_jobs,
+    job_objects,
     disruption,
     autoscaling,
     network,

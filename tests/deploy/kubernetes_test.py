@@ -4,7 +4,9 @@ for three versions of Kubernetes and pass the checks of kubernetes_checks.py. Th
 that each check can fail.
 
   kubernetes_test.py [--bin FOLDER] [Tests …]
-  kubernetes_test.py --write     copies the alert rules of deploy/prometheus into the component
+  kubernetes_test.py --write [--bin FOLDER]   updates the generated files of the components: the
+      alert rules from deploy/prometheus and, with --bin, the definition of the kind TrainingJob
+      from `evergrad-operator --print-crd`
 
 kustomize and the Python packages come from deploy/scripts/tools.sh and venv.sh, which
 `./evergrad test` calls. Without them the tests are skipped (exit code 77).
@@ -54,7 +56,7 @@ for _name in ("schema_contents", "all_versions"):
 FOLDER = os.path.join(ROOT, "deploy", "kubernetes")
 VERSIONS = ("1.35", "1.36", "1.37")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-PSCTL = None
+PSCTL = OPERATOR = None
 # name: (overlay, components added to it, folder of the job, arguments of its Cluster)
 GKE = {"cloud": "gke", "store": "gs", "identity": "gke"}
 EKS = {"cloud": "eks", "store": "s3", "identity": "irsa"}
@@ -119,7 +121,7 @@ AUTOSCALERS = {"hpa": "HorizontalPodAutoscaler", "keda": "ScaledObject"}
 for _cloud, _scaler, _given in (("gke", "hpa", GKE), ("eks", "hpa", EKS), ("aks", "keda", AKS)):
     CLUSTERS[_cloud + " with every component"] = (
         _cloud + "-spot",
-        ["gpu", "prometheus", "grafana", "servers-on-spot/" + _cloud, _scaler]
+        ["gpu", "prometheus", "grafana", "servers-on-spot/" + _cloud, _scaler, "operator"]
         + ([] if _given is AKS else ["shared-data"]),
         "first",
         _given
@@ -128,8 +130,26 @@ for _cloud, _scaler, _given in (("gke", "hpa", GKE), ("eks", "hpa", EKS), ("aks"
             "gpu": True,
             "autoscaler": AUTOSCALERS[_scaler],
             "data_volume": True,
+            "operator": True,
         },
     )
+# Each cluster without an operator is also rendered with one.
+WITH_OPERATOR = " and the operator"
+for _name, (_overlay, _components, _job, _given) in list(CLUSTERS.items()):
+    if not _given.get("operator"):
+        _component = "operator-local" if _overlay == "local" else "operator"
+        CLUSTERS[_name + WITH_OPERATOR] = (
+            _overlay,
+            _components + [_component],
+            _job,
+            _given | {"operator": True},
+        )
+        if _name in ADDED:
+            ADDED[_name + WITH_OPERATOR] = ADDED[_name]
+# The component prometheus must also work without an operator.
+CLUSTERS["gke with Prometheus"] = ("gke-spot", ["prometheus"], "first", GKE)
+# The job that is an object, in a cluster that has an operator.
+JOB_OBJECT = "trainingjob"
 
 
 def version():
@@ -146,7 +166,7 @@ def build(folder):
 
 
 def render(name):
-    """Returns the objects of a cluster, and the objects of the job that is submitted to it."""
+    """Returns the objects of a cluster, and the objects of the jobs that are submitted to it."""
     overlay, components, job, expected = CLUSTERS[name]
     with tempfile.TemporaryDirectory(dir=os.path.join(ROOT, "build")) as folder:
 
@@ -161,7 +181,9 @@ def render(name):
             json.dump(wanted | ADDED.get(name, {}), f)
         if name in ADDED:
             write_added_files(folder)
-        docs = build(folder) + build(os.path.join(FOLDER, "jobs", job))
+        docs = build(folder)
+    for one in [job] + ([JOB_OBJECT] if expected.get("operator") else []):
+        docs += build(os.path.join(FOLDER, "jobs", one))
     return Cluster(docs, version=version(), **expected)
 
 
@@ -178,6 +200,14 @@ def kustomizations(text):
     """Returns the kustomizations in the code blocks of a page."""
     blocks = re.findall(r"(?ms)^```yaml\n(.*?)^```$", text)
     return [b for b in blocks if "\nkind: Kustomization\n" in b]
+
+
+DEFINITION = os.path.join(FOLDER, "components", "operator", "crd.yaml")
+
+
+def printed_definition():
+    """Returns the definition of the kind TrainingJob that the operator prints."""
+    return subprocess.check_output([OPERATOR, "--print-crd"], text=True, timeout=60)
 
 
 COMPONENT_RULES = os.path.join(FOLDER, "components", "prometheus", "rules.yaml")
@@ -245,7 +275,7 @@ class Manifests(unittest.TestCase):
                     self.assertEqual(check(c), [], check.__name__)
 
     def test_an_object_is_named_once_and_is_in_the_namespace(self):
-        cluster_wide = {"Namespace", "PriorityClass", "StorageClass"}
+        cluster_wide = {"Namespace", "PriorityClass", "StorageClass", "CustomResourceDefinition"}
         for name in CLUSTERS:
             with self.subTest(cluster=name):
                 docs = cluster(name).docs
@@ -265,13 +295,15 @@ class Manifests(unittest.TestCase):
         for _, components, _, _ in CLUSTERS.values():
             used |= {c.split("/")[0] for c in components}
         self.assertEqual(set(os.listdir(os.path.join(FOLDER, "components"))), used)
-        jobs = {job for _, _, job, _ in CLUSTERS.values()}
+        jobs = {job for _, _, job, _ in CLUSTERS.values()} | {JOB_OBJECT}
         self.assertEqual(set(os.listdir(os.path.join(FOLDER, "jobs"))), jobs)
 
     def test_the_flags_of_the_programs_are_found_in_the_documents(self):
         documented = checks.documented_flags()
         for program in ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker"):
             self.assertGreater(len(documented[program]), 20, program)
+        self.assertLessEqual(set(checks.OPERATOR_FLAGS), documented["evergrad-operator"])
+        self.assertNotIn("--listen", documented["evergrad-operator"])
         self.assertIn("--fetch", documented["psctl job run"])
         self.assertNotIn("--fetch", documented["psctl job list"])
 
@@ -297,6 +329,32 @@ class Manifests(unittest.TestCase):
                 [promtool, "check", "rules", path], capture_output=True, text=True, timeout=60
             )
             self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+
+    def test_the_definition_of_jobs_is_the_output_of_the_operator(self):
+        if OPERATOR is None:
+            self.skipTest("no evergrad-operator (--bin)")
+        with open(DEFINITION) as f:
+            self.assertEqual(
+                f.read(), printed_definition(), "kubernetes_test.py --write --bin FOLDER updates it"
+            )
+
+    def test_the_job_object_is_the_first_job_with_another_name_and_folder(self):
+        def job(name):
+            with open(os.path.join(FOLDER, "jobs", name, "job.yaml")) as f:
+                return yaml.load(f, LOADER)
+
+        first, as_object = job("first"), job(JOB_OBJECT)
+        self.assertNotEqual(as_object["metadata"]["name"], first["metadata"]["name"])
+        as_object["metadata"]["name"] = first["metadata"]["name"]
+        as_object["spec"]["checkpoint"]["directory"] = "${CHECKPOINTS}"
+        self.assertEqual(as_object, first)
+
+    def test_the_job_object_is_a_valid_job_file(self):
+        if PSCTL is None:
+            self.skipTest("no psctl (--bin)")
+        path = os.path.join(FOLDER, "jobs", JOB_OBJECT, "job.yaml")
+        r = subprocess.run([PSCTL, "job", "validate", path], capture_output=True, timeout=60)
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 
     def validate_first_job(self, checkpoints):
         if PSCTL is None:
@@ -524,6 +582,7 @@ SCALED = named("ScaledObject", "evergrad-worker")
 DIALED = named("Service", "evergrad-coordinator")
 BUDGET = named("PodDisruptionBudget", "evergrad-ps-server")
 MONITOR = named("PodMonitor", "evergrad-worker")
+MONITOR_OF_AGENT = named("PodMonitor", "evergrad-operator")
 CERTIFICATE = named("Certificate", "evergrad-worker")
 
 
@@ -532,6 +591,53 @@ def rule_of(policy):
 
 
 STORE_RULE, IDENTITY_RULE = rule_of("evergrad-store"), rule_of("evergrad-store-identity")
+
+
+OPERATED, OPERATED_GKE = "local" + WITH_OPERATOR, "gke-spot" + WITH_OPERATOR
+AGENT, POD_OF_AGENT = container_of("operator"), pod_of("operator")
+AGENT_DEPLOYMENT = named("Deployment", "evergrad-operator")
+AGENT_POLICY = named("NetworkPolicy", "evergrad-operator")
+RIGHTS = named("Role", "evergrad-operator")
+BINDING = named("RoleBinding", "evergrad-operator")
+DEFINED = named("CustomResourceDefinition", "trainingjobs.evergrad.dev")
+OBJECT = named("TrainingJob", "first-object")
+SCRAPED = named("NetworkPolicy", "evergrad-prometheus")
+IN_SCHEMA = ("spec", "versions", 0, "schema", "openAPIV3Schema")
+
+
+def add(kind, name, **more):
+    """Returns a mutation that adds an object."""
+
+    def mutate(c):
+        c.docs.append({"kind": kind, "metadata": {"name": name}} | more)
+
+    return mutate
+
+
+def remove_from_policy(name, *path):
+    """Returns a mutation that takes the operator out of a selector of a network policy."""
+
+    def mutate(c):
+        selector = named("NetworkPolicy", name)(c)["spec"]
+        for key in path:
+            selector = selector[key]
+        (values,) = [
+            e["values"] for e in selector["matchExpressions"] if e["key"] == checks.COMPONENT
+        ]
+        values.remove("operator")
+
+    return mutate
+
+
+def let_the_operator_reach_the_servers(c):
+    of_operator = {"podSelector": {"matchLabels": {checks.COMPONENT: "operator"}}}
+    SERVER_POLICY(c)["spec"]["ingress"][0]["from"].append(of_operator)
+    to_servers = named("NetworkPolicy", "evergrad-worker")(c)["spec"]["egress"][1]
+    AGENT_POLICY(c)["spec"]["egress"].append(copy.deepcopy(to_servers))
+
+
+def let_a_worker_use_the_account(c):
+    pod_of("worker")(c)["serviceAccountName"] = "evergrad-operator"
 
 
 def submitter(c):
@@ -763,6 +869,161 @@ MUTATIONS = [  # (check, cluster, mutation)
         put(annotations_of("coordinator"), EKS_ROLE, "arn:aws:iam::1:role/evergrad"),
     ),
     ("store_identity", "gke-spot", put(pod_of("ps-server"), "serviceAccountName", "default")),
+    ("restricted", OPERATED, drop(POD_OF_AGENT, "automountServiceAccountToken")),
+    ("restricted", OPERATED, put(POD_OF_AGENT, "automountServiceAccountToken", False)),
+    ("restricted", OPERATED, put(pod_of("worker"), "automountServiceAccountToken", True)),
+    (
+        "restricted",
+        OPERATED,
+        drop(named("ServiceAccount", "evergrad-operator"), "automountServiceAccountToken"),
+    ),
+    (
+        "restricted",
+        OPERATED,
+        lambda c: pod_of("worker")(c)["volumes"].append({"name": "token", "projected": {}}),
+    ),
+    ("restricted", OPERATED, drop(AGENT, "securityContext", "readOnlyRootFilesystem")),
+    ("selectors", ALL, put(MONITOR_OF_AGENT, "spec", "selector", "matchLabels", {"a": "b"})),
+    ("selectors", "gke with Prometheus", put(MONITOR_OF_AGENT, "metadata", "name", "other")),
+    (
+        "selectors",
+        OPERATED,
+        put(AGENT_POLICY, "spec", "podSelector", {"matchLabels": {"app": "operator"}}),
+    ),
+    ("ports", OPERATED, put(AGENT, "ports", 0, "containerPort", 9420)),
+    (
+        "ports",
+        OPERATED,
+        lambda c: AGENT(c)["ports"].append({"name": "grpc", "containerPort": 4030}),
+    ),
+    ("ports", OPERATED, put(AGENT_POLICY, "spec", "egress", 1, "ports", 1, "port", 16443)),
+    (
+        "ports",
+        OPERATED,
+        argument(
+            "operator", "--coordinator=evergrad-coordinator:4000", "--coordinator=coordinator:4000"
+        ),
+    ),
+    ("probes", OPERATED, drop(AGENT, "startupProbe")),
+    ("probes", OPERATED, put(AGENT, "livenessProbe", "httpGet", "path", "/readyz")),
+    ("placement", OPERATED_GKE, put(POD_OF_AGENT, "tolerations", [])),
+    ("images", OPERATED, put(AGENT, "image", "evergrad-operator:" + version())),
+    ("resources", OPERATED, drop(AGENT, "resources", "limits", "memory")),
+    ("program_flags", OPERATED, argument("operator", None, "--listen=0.0.0.0:4030")),
+    ("program_flags", OPERATED, argument("operator", None, "--address-file=/tmp/address")),
+    ("program_flags", OPERATED, argument("operator", "--tls-ca=/etc/evergrad/tls/ca.crt", None)),
+    ("program_flags", OPERATED, argument("operator", None, "--insecure-metrics")),
+    ("references", OPERATED_GKE, remove("Certificate", "evergrad-operator")),
+    ("references", OPERATED, remove("ServiceAccount", "evergrad-operator")),
+    ("references", OPERATED, put(AGENT, "volumeMounts", 0, "readOnly", False)),
+    ("references", OPERATED, put(AGENT, "volumeMounts", 0, "mountPath", "/tls")),
+    ("object_store", OPERATED_GKE, put(AGENT, "envFrom", [{"configMapRef": {"name": STORE_NAME}}])),
+    ("operator", "local", add("ClusterRole", "evergrad-operator")),
+    ("operator", "local", add("Role", "evergrad-worker")),
+    ("operator", "local", add("RoleBinding", "evergrad-worker")),
+    ("operator", "local", add("CustomResourceDefinition", "trainingjobs.evergrad.dev")),
+    ("operator", OPERATED, add("ClusterRoleBinding", "evergrad-operator")),
+    ("operator", OPERATED, add("Role", "evergrad-worker")),
+    ("operator", OPERATED, remove("Deployment", "evergrad-operator")),
+    ("operator", OPERATED, remove("RoleBinding", "evergrad-operator")),
+    ("operator", OPERATED, remove("NetworkPolicy", "evergrad-operator")),
+    ("operator", OPERATED, remove("CustomResourceDefinition", "trainingjobs.evergrad.dev")),
+    ("operator", OPERATED, lambda c: RIGHTS(c)["rules"][0]["verbs"].append("delete")),
+    ("operator", OPERATED, lambda c: RIGHTS(c)["rules"][0]["verbs"].remove("watch")),
+    ("operator", OPERATED, lambda c: RIGHTS(c)["rules"][1]["resources"].append("*")),
+    ("operator", OPERATED, lambda c: RIGHTS(c)["rules"].pop()),
+    (
+        "operator",
+        OPERATED,
+        lambda c: RIGHTS(c)["rules"].append(
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+        ),
+    ),
+    (
+        "operator",
+        OPERATED,
+        lambda c: RIGHTS(c)["rules"].append({"nonResourceURLs": ["/"], "verbs": ["get"]}),
+    ),
+    ("operator", OPERATED, put(BINDING, "roleRef", "kind", "ClusterRole")),
+    ("operator", OPERATED, put(BINDING, "roleRef", "name", "other")),
+    ("operator", OPERATED, put(BINDING, "subjects", 0, "name", "evergrad-worker")),
+    (
+        "operator",
+        OPERATED,
+        lambda c: BINDING(c)["subjects"].append(
+            {"kind": "Group", "name": "system:serviceaccounts"}
+        ),
+    ),
+    ("operator", OPERATED, let_a_worker_use_the_account),
+    ("operator", OPERATED, put(POD_OF_AGENT, "serviceAccountName", "evergrad-psctl")),
+    ("operator", OPERATED, put(AGENT_DEPLOYMENT, "spec", "replicas", 2)),
+    (
+        "operator",
+        OPERATED,
+        put(AGENT_DEPLOYMENT, "spec", "strategy", {"type": "RollingUpdate"}),
+    ),
+    (
+        "operator",
+        OPERATED,
+        lambda c: POD_OF_AGENT(c)["volumes"].append({"name": "state", "emptyDir": {}}),
+    ),
+    ("operator", OPERATED, argument("operator", None, "--namespace=default")),
+    ("operator", OPERATED, argument("operator", "--log-format=json", None)),
+    (
+        "operator",
+        OPERATED,
+        argument("operator", "--metrics-listen=0.0.0.0:9430", "--metrics-listen=127.0.0.1:9430"),
+    ),
+    ("operator", OPERATED, put(AGENT, "env", 0, "value", "/elsewhere")),
+    ("operator", OPERATED, put(AGENT, "env", [])),
+    ("operator", OPERATED, argument("worker", "--data-root=/data", "--data-root=/elsewhere")),
+    ("definition_of_jobs", OPERATED, put(DEFINED, "metadata", "name", "jobs.evergrad.dev")),
+    ("definition_of_jobs", OPERATED, put(DEFINED, "spec", "scope", "Cluster")),
+    ("definition_of_jobs", OPERATED, put(DEFINED, "spec", "names", "shortNames", ["job"])),
+    ("definition_of_jobs", OPERATED, put(DEFINED, "spec", "versions", 0, "name", "v1")),
+    ("definition_of_jobs", OPERATED, put(DEFINED, "spec", "versions", 0, "storage", False)),
+    ("definition_of_jobs", OPERATED, drop(DEFINED, "spec", "versions", 0, "subresources")),
+    (
+        "definition_of_jobs",
+        OPERATED,
+        drop(DEFINED, *IN_SCHEMA, "properties", "status", "properties", "jobUid"),
+    ),
+    ("definition_of_jobs", OPERATED, drop(DEFINED, *IN_SCHEMA, "properties", "status", "type")),
+    (
+        "definition_of_jobs",
+        OPERATED,
+        drop(
+            DEFINED,
+            *IN_SCHEMA,
+            *("properties", "status", "properties", "conditions", "items", "type"),
+        ),
+    ),
+    (
+        "definition_of_jobs",
+        OPERATED,
+        put(
+            DEFINED,
+            *("spec", "versions", 0, "additionalPrinterColumns", 0, "jsonPath", ".status.phase"),
+        ),
+    ),
+    (
+        "job_objects",
+        OPERATED,
+        put(DEFINED, *IN_SCHEMA, "properties", "spec", "properties", {"model": {"type": "string"}}),
+    ),
+    ("job_objects", OPERATED, remove("CustomResourceDefinition", "trainingjobs.evergrad.dev")),
+    ("job_objects", OPERATED, drop(OBJECT, "spec")),
+    ("job_objects", OPERATED, put(OBJECT, "metadata", "name", "first_object")),
+    ("job_objects", OPERATED, put(OBJECT, "spec", "data", "train", "path", "data/train.csv")),
+    (
+        "job_objects",
+        OPERATED,
+        put(OBJECT, "spec", "data", "eval", "images", "${EVERGRAD_DATA}images.gz"),
+    ),
+    ("job_objects", OPERATED, put(OBJECT, "spec", "checkpoint", "directory", "${CHECKPOINTS}")),
+    ("job_objects", OPERATED, put(OBJECT, "spec", "checkpoint", "directory", "/elsewhere")),
+    ("job_objects", OPERATED, put(STORE, "data", "CHECKPOINTS", "/elsewhere")),
+    ("custom_kinds", OPERATED, put(OBJECT, "apiVersion", "evergrad.dev/v1")),
     ("disruption", "local", remove("PodDisruptionBudget", "evergrad-ps-server")),
     ("disruption", "local", put(BUDGET, "spec", "maxUnavailable", 2)),
     ("disruption", "local", drop(BUDGET, "spec", "unhealthyPodEvictionPolicy")),
@@ -841,6 +1102,45 @@ MUTATIONS = [  # (check, cluster, mutation)
             {"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}
         ),
     ),
+    ("network", OPERATED, remove("NetworkPolicy", "evergrad-operator")),
+    ("network", OPERATED, drop(AGENT_POLICY, "spec", "egress", 0)),
+    ("network", OPERATED, drop(AGENT_POLICY, "spec", "egress", 1)),
+    ("network", OPERATED, drop(AGENT_POLICY, "spec", "egress", 1, "ports", 0)),
+    ("network", OPERATED, drop(AGENT_POLICY, "spec", "egress", 1, "ports", 1)),
+    ("network", OPERATED, drop(AGENT_POLICY, "spec", "egress", 1, "ports")),
+    ("network", OPERATED, drop(AGENT_POLICY, "spec", "egress", 1, "to", 0, "ipBlock", "except")),
+    ("network", OPERATED, drop(AGENT_POLICY, "spec", "egress", 1, "to", 1, "ipBlock", "except")),
+    (
+        "network",
+        OPERATED,
+        drop(AGENT_POLICY, "spec", "podSelector", "matchLabels", checks.COMPONENT),
+    ),
+    (
+        "network",
+        OPERATED,
+        remove_from_policy("evergrad-coordinator", "ingress", 0, "from", 0, "podSelector"),
+    ),
+    ("network", OPERATED, let_the_operator_reach_the_servers),
+    (
+        "network",
+        OPERATED,
+        lambda c: AGENT_POLICY(c)["spec"].update(
+            policyTypes=["Ingress", "Egress"],
+            ingress=[{"ports": [{"protocol": "TCP", "port": 9430}]}],
+        ),
+    ),
+    ("network", OPERATED, put(labels_of("operator"), checks.WATCHES, "true")),
+    ("network", ALL, drop(SCRAPED, "spec", "ingress", 0, "ports", 3)),
+    ("network", ALL, drop(SCRAPED, "spec", "ingress", 0, "ports")),
+    ("network", ALL, remove_from_policy("evergrad-prometheus", "podSelector")),
+    (
+        "network",
+        ALL,
+        lambda c: SCRAPED(c)["spec"]["ingress"][0]["ports"].append(
+            {"protocol": "TCP", "port": 4010}
+        ),
+    ),
+    ("network", ALL, drop(SCRAPED, "spec", "ingress", 0, "from", 0, "namespaceSelector")),
     ("network", "gke-spot", remove("NetworkPolicy", "evergrad-store")),
     ("network", "eks-spot", drop(labels_of("coordinator"), checks.USES_STORE)),
     ("network", "eks-spot", put(labels_of("worker"), checks.USES_STORE, "true")),
@@ -916,6 +1216,8 @@ MUTATIONS = [  # (check, cluster, mutation)
         ].pop(),
     ),
     ("issued_by_psctl", "local", put(certificate_of_worker, "subPath", "coordinator")),
+    ("issued_by_psctl", OPERATED, put(AGENT, "volumeMounts", 0, "subPath", "worker")),
+    ("issued_by_psctl", OPERATED, drop(AGENT, "volumeMounts", 0, "subPath")),
     (
         "issued_by_psctl",
         "local",
@@ -978,12 +1280,17 @@ class Mutations(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        with open(COMPONENT_RULES, "w") as out:
-            out.write(component_rules())
-        sys.exit(0)
     if "--bin" in sys.argv:
         at = sys.argv.index("--bin")
         PSCTL = shutil.which(os.path.join(sys.argv[at + 1], "psctl"))
+        OPERATOR = shutil.which(os.path.join(sys.argv[at + 1], "evergrad-operator"))
         del sys.argv[at : at + 2]
+    if "--write" in sys.argv:
+        with open(COMPONENT_RULES, "w") as out:
+            out.write(component_rules())
+        if OPERATOR is not None:
+            definition = printed_definition()
+            with open(DEFINITION, "w") as out:
+                out.write(definition)
+        sys.exit(0)
     unittest.main()

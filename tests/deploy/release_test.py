@@ -35,6 +35,9 @@ from quickstart import (  # noqa: E402
 ARTEFACTS = os.path.join(ROOT, "build", "release", "release-artefacts")
 SCRIPTS = os.path.join(ROOT, "deploy", "scripts")
 ROLES = ("coordinator", "ps-server", "worker")
+# The daemons of the artefacts. The operator has no settings file and no unit, because it only makes
+# sense in a pod of Kubernetes.
+DAEMONS = ROLES + ("operator",)
 ADDRESS = "10.213.78.1"
 
 
@@ -81,7 +84,7 @@ class Making(support.Case):
         support.write(os.path.join(full, "mine"), "")
         mixed = self.path("mixed")
         os.mkdir(mixed)
-        for program in ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker", "psctl"):
+        for program in ["evergrad-" + name for name in DAEMONS] + ["psctl"]:
             file = support.write(
                 os.path.join(mixed, program), "#!/bin/sh\necho %s 0.1.0+%s\n" % (program, program)
             )
@@ -126,7 +129,7 @@ class Contents(support.Case):
                 listed[name.lstrip("./").rstrip("/")] = (mode, owner, int(size))
         programs = {n for n in listed if n.startswith("usr/bin/")}
         self.assertEqual(
-            programs, {"usr/bin/evergrad-" + role for role in ROLES} | {"usr/bin/psctl"}
+            programs, {"usr/bin/evergrad-" + name for name in DAEMONS} | {"usr/bin/psctl"}
         )
         self.assertEqual({n for n in listed if n.startswith(("bin", "sbin", "usr/sbin"))}, set())
         for folder in ("var/lib/evergrad", "data", "checkpoints", "runs"):
@@ -374,7 +377,9 @@ class Package(Trains):
         conffiles = root.inside("dpkg-query", "-W", "-f", "${Conffiles}", "evergrad").stdout
         for role in ROLES:
             self.assertIn("/etc/evergrad/%s.yaml" % role, conffiles)
-            self.assertEqual(root.inside("evergrad-" + role, "--version").returncode, 0, role)
+        self.assertNotIn("operator", conffiles)
+        for name in DAEMONS:
+            self.assertEqual(root.inside("evergrad-" + name, "--version").returncode, 0, name)
         job = "/usr/share/doc/evergrad/examples/quickstart.yaml"
         runs = os.path.join(root.folder, "srv", "runs")
         os.makedirs(runs)
@@ -412,7 +417,7 @@ class Package(Trains):
         tree = self.path("tree")
         subprocess.run(["dpkg-deb", "-x", self.deb, tree], check=True)
         for page, program in [("man1/psctl.1", "psctl")] + [
-            ("man8/evergrad-%s.8" % role, "evergrad-" + role) for role in ROLES
+            ("man8/evergrad-%s.8" % name, "evergrad-" + name) for name in DAEMONS
         ]:
             path = os.path.join(tree, "usr", "share", "man", page + ".gz")
             text = run("gzip", "-dc", path).stdout
@@ -434,6 +439,9 @@ class Units(support.Case):
         "evergrad-ps-server@.service",
         "evergrad-worker@.service",
     )
+
+    def test_the_units_are_those_of_the_roles(self):
+        self.assertEqual(sorted(os.listdir(self.FOLDER)), sorted(self.NAMES))
 
     def unit(self, name):
         return support.read(os.path.join(self.FOLDER, name))
