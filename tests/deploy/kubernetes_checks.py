@@ -820,7 +820,8 @@ def _wrong_settings_of_operator(c):
     roots = [
         v for f, v in flags(c.role("worker")[0]["spec"]["containers"][0]) if f == "--data-root"
     ]
-    if [variables(c, container)] != [{"EVERGRAD_DATA": root} for root in roots]:
+    places = {"EVERGRAD_CHECKPOINTS": c.store_setting("CHECKPOINTS")}
+    if [variables(c, container)] != [places | {"EVERGRAD_DATA": root} for root in roots]:
         yield "variables of the operator: %s" % variables(c, container)
 
 
@@ -883,13 +884,13 @@ def job_objects(c):
             found.append("%s: not a DNS label" % name)
         for part in ("data", "checkpoint"):
             for variable in re.findall(r"\$\{(\w+)", repr(spec.get(part))):
-                if variable != "EVERGRAD_DATA":
+                if variable not in ("EVERGRAD_DATA", "EVERGRAD_CHECKPOINTS"):
                     found.append("%s: %s names the variable %s" % (name, part, variable))
         for path in _data_paths(spec.get("data", {})):
             if not re.match(r"/|\w+://|\$\{EVERGRAD_DATA\}/", path):
                 found.append("%s: relative path %s" % (name, path))
         directory = (spec.get("checkpoint") or {}).get("directory")
-        if not c.store and directory != c.store_setting("CHECKPOINTS"):
+        if directory != "${EVERGRAD_CHECKPOINTS}":
             found.append("%s: checkpoints in %s" % (name, directory))
     return found
 
