@@ -77,9 +77,9 @@ cd "$GOPATH/src/k8s.io/kubernetes"
 main=k8s.io/kubernetes
 
 # The source package has reflect2 1.0.1, which calls functions of Go's runtime with the parameters
-# that they had before Go 1.18. A program that encodes a map with it crashes, and the API server does
-# so for every custom resource. Debian's own package has version 1.0.2, which knows Go 1.18 and later
-# (go_above_118.go), has the same interface, and imports nothing but the standard library.
+# that they had before Go 1.18. A program that encodes a map with it crashes, and the API server
+# does so for every custom resource. Debian's own package has version 1.0.2, which knows Go 1.18 and
+# later (go_above_118.go), has the same interface, and imports only the standard library.
 fixed=$work/root/usr/share/gocode/src/github.com/modern-go/reflect2
 [[ -f $fixed/go_above_118.go ]] || fail "Debian's package of reflect2 is older than 1.0.2"
 rm -r vendor/github.com/modern-go/reflect2

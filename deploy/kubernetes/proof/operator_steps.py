@@ -198,7 +198,7 @@ class OperatorSteps:
         proof.wait("the API server is ready again", 120, proof.plane.ready)
         now = self.wait_step("long-object", max(told, after))
         proof.say(
-            "the API server was killed and started again; the job went on meanwhile, steps "
+            "the API server was killed and started again; the job trained meanwhile, steps "
             "%d -> %d; then the object states step %d" % (before, after, now)
         )
 
