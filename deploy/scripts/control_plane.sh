@@ -5,7 +5,8 @@
 # which takes about 7 minutes on two cores. Debian's packages of Go and etcd are unpacked and not
 # installed, because the package of etcd would start a service. It uses JOBS cores (1 by default)
 # with `nice`, about 3 GiB of disk while it works, and keeps 0.3 GiB. Does nothing when the programs
-# exist. When something fails, the script prints the reason and ends with 1.
+# exist and were made by the same recipe. When something fails, the script prints the reason and
+# ends with 1.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 jobs=${JOBS:-1}
@@ -13,8 +14,15 @@ tools=$PWD/build/tools
 out=$tools/kubernetes
 programs=(kube-apiserver kube-controller-manager kube-scheduler)
 all=(etcd "${programs[@]}")
+# Increase this number when a change of this script changes the programs. Programs of another recipe
+# are made again. Recipe 2 replaced the library reflect2.
+recipe=2
 
-is_there() { local p; for p in "${all[@]}"; do [[ -x $out/$p ]] || return 1; done; }
+is_there() {
+  local p
+  for p in "${all[@]}"; do [[ -x $out/$p ]] || return 1; done
+  [[ -f $out/recipe && $(<"$out/recipe") == "$recipe" ]]
+}
 is_there && exit 0
 
 fail() {
@@ -52,8 +60,8 @@ apt() {
 say "downloading the source package kubernetes, Go and etcd (140 MB)"
 apt update || fail "apt-get could not get the package lists"
 apt source --download-only kubernetes || fail "apt-get could not get the source package kubernetes"
-apt download golang-1.19-go golang-1.19-src etcd-server ||
-  fail "apt-get could not download Go and etcd"
+apt download golang-1.19-go golang-1.19-src etcd-server golang-github-modern-go-reflect2-dev ||
+  fail "apt-get could not download Go, etcd and reflect2"
 for package in *.deb; do dpkg-deb -x "$package" root || fail "cannot unpack $package"; done
 mv root/usr/bin/etcd new/etcd || fail "the package etcd-server holds no usr/bin/etcd"
 version=$(sed -n 's/^Version: .*really\([0-9.]*\)-.*/\1/p' kubernetes_*.dsc)
@@ -67,6 +75,15 @@ mkdir -p "$GOPATH/src/k8s.io"
 mv source "$GOPATH/src/k8s.io/kubernetes"
 cd "$GOPATH/src/k8s.io/kubernetes"
 main=k8s.io/kubernetes
+
+# The source package has reflect2 1.0.1, which calls functions of Go's runtime with the parameters
+# that they had before Go 1.18. A program that encodes a map with it crashes, and the API server
+# does so for every custom resource. Debian's own package has version 1.0.2, which knows Go 1.18 and
+# later (go_above_118.go), has the same interface, and imports only the standard library.
+fixed=$work/root/usr/share/gocode/src/github.com/modern-go/reflect2
+[[ -f $fixed/go_above_118.go ]] || fail "Debian's package of reflect2 is older than 1.0.2"
+rm -r vendor/github.com/modern-go/reflect2
+cp -r "$fixed" vendor/github.com/modern-go/reflect2
 
 # The source package lacks a generated file. It is generated from the folders whose sources request
 # it.
@@ -91,6 +108,7 @@ for program in "${programs[@]}"; do
     "./cmd/$program" >"$log" 2>&1 || fail "$program does not compile"
 done
 echo "$version" >"$work/new/version"
+echo "$recipe" >"$work/new/recipe"
 rm -rf "$out"
 mv "$work/new" "$out"
 is_there || fail "a program is missing in build/tools/kubernetes"

@@ -20,10 +20,11 @@ ROOT = os.path.normpath(os.path.join(HERE, "..", ".."))
 PROOF = os.path.join(ROOT, "deploy", "kubernetes", "proof")
 sys.path.insert(0, PROOF)
 import kubelet  # noqa: E402
+import operator_steps  # noqa: E402
 import proof  # noqa: E402
 import sandbox  # noqa: E402
 import stand_ins  # noqa: E402
-from control_plane import Failure  # noqa: E402
+from control_plane import Failure, Refused, Unreachable, is_transient  # noqa: E402
 
 HAS_KUSTOMIZE = os.path.exists(os.path.join(proof.TOOLS, "kustomize"))
 DIFFERENCE = """\
@@ -52,7 +53,7 @@ class Files(unittest.TestCase):
         job = proof.documents(proof.kustomize(proof.FIRST_JOB))
         found = [d["spec"]["template"]["spec"] for d in self.adapted + job if "spec" in d
                  and "template" in d["spec"]]  # fmt: skip
-        self.assertEqual(len(found), 4)
+        self.assertEqual(len(found), 5)
         return found
 
     def check(self, spec):
@@ -81,6 +82,19 @@ class Files(unittest.TestCase):
             change(spec)
             with self.assertRaisesRegex(ValueError, "fields that kubelet.py does not know"):
                 self.check(spec)
+
+    def test_the_object_of_the_operator_trains_on_as_many_examples_as_the_first_job(self):
+        (job,) = proof.documents(proof.kustomize(proof.TRAINING_JOB))
+        with open(os.path.join(proof.FIRST_JOB, "job.yaml")) as f:
+            first = proof.documents(f.read())[0]
+        self.assertEqual(job["spec"]["data"]["train"], first["spec"]["data"]["train"])
+        self.assertEqual(job["metadata"]["namespace"], "evergrad")
+
+    def test_the_columns_of_the_objects_are_those_that_the_proof_expects(self):
+        (kind,) = [d for d in self.adapted if d["kind"] == "CustomResourceDefinition"]
+        (version,) = kind["spec"]["versions"]
+        columns = [c["name"] for c in version["additionalPrinterColumns"]]
+        self.assertEqual(["Name"] + columns, operator_steps.COLUMNS)
 
     def test_the_long_job_is_a_copy_of_the_first_job(self):
         with open(os.path.join(proof.FIRST_JOB, "job.yaml")) as f:
@@ -128,8 +142,91 @@ class Environment(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "env A: unknown source"):
             container.env()
 
+    def test_a_container_knows_the_address_of_the_api_server(self):
+        container = kubelet.Container.__new__(kubelet.Container)
+        container.pod, container.spec = FakePod(), {}
+        found = container.env()
+        self.assertEqual(found["KUBERNETES_SERVICE_HOST"], sandbox.GATEWAY)
+        self.assertEqual(found["KUBERNETES_SERVICE_PORT"], "6443")
+
+
+class FakeSecrets:
+    """Has one ConfigMap, and answers requests for tokens."""
+
+    def find(self, path):
+        if path != "/api/v1/namespaces/evergrad/configmaps/kube-root-ca.crt":
+            return None
+        return {"kind": "ConfigMap", "data": {"ca.crt": "authority", "other": "text"}}
+
+    def request(self, method, path, body):
+        self.asked = (method, path, body["spec"])
+        return {"status": {"token": "a token"}}
+
+
+class Volumes(unittest.TestCase):
+    def setUp(self):
+        found = {
+            "metadata": {"name": "a-pod", "uid": "7", "namespace": "evergrad"},
+            "spec": {"nodeName": "a-node", "serviceAccountName": "evergrad-operator"},
+        }
+        self.pod = kubelet.Pod(types.SimpleNamespace(api=FakeSecrets(), work="/work"), found)
+
+    def test_a_projected_volume_has_a_token_the_authority_and_the_namespace(self):
+        # The volume that the API server adds to a pod whose account has a token.
+        field = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
+        source = {
+            "defaultMode": 0o644,
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+                {
+                    "configMap": {
+                        "name": "kube-root-ca.crt",
+                        "items": [{"key": "ca.crt", "path": "ca.crt"}],
+                    }
+                },
+                {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": field}]}},
+            ],
+        }
+        self.assertEqual(
+            self.pod.files("projected", source, 0o644),
+            {
+                "token": (b"a token", 0o640),
+                "ca.crt": (b"authority", 0o644),
+                "namespace": (b"evergrad", 0o644),
+            },
+        )
+        method, path, spec = self.pod.kubelet.api.asked
+        self.assertEqual(method, "POST")
+        self.assertEqual(
+            path, "/api/v1/namespaces/evergrad/serviceaccounts/evergrad-operator/token"
+        )
+        self.assertEqual(spec["expirationSeconds"], 3607)
+        self.assertEqual(
+            (spec["boundObjectRef"]["name"], spec["boundObjectRef"]["uid"]), ("a-pod", "7")
+        )
+
+    def test_a_volume_waits_for_its_object(self):
+        with self.assertRaises(kubelet.Waiting):
+            self.pod.files("secret", {"secretName": "none"}, 0o644)
+
+    def test_an_unknown_source_is_an_error(self):
+        for kind, source in (
+            ("projected", {"sources": [], "new": 1}),
+            ("configMap", {"name": "kube-root-ca.crt", "optional": True}),
+        ):
+            with self.assertRaisesRegex(ValueError, "fields that kubelet.py does not know"):
+                self.pod.files(kind, source, 0o644)
+
 
 class Values(unittest.TestCase):
+    def test_a_request_is_repeated_only_if_a_later_answer_may_differ(self):
+        answers = [Refused("GET /", status, {}) for status in (403, 404, 409, 422, 429, 500, 503)]
+        self.assertEqual(
+            [is_transient(a) for a in answers], [False, False, False, False, True, True, True]
+        )
+        self.assertTrue(is_transient(Unreachable("GET /: refused")))
+        self.assertFalse(is_transient(Failure("ready: 1 of 2")))
+
     def test_variables_in_arguments_are_replaced_and_unknown_ones_stay(self):
         self.assertEqual(
             kubelet.expand("--at=$(IP):1 $(NO)", {"IP": "10.0.0.1"}), "--at=10.0.0.1:1 $(NO)"
@@ -144,6 +241,44 @@ class Values(unittest.TestCase):
 
         with self.assertRaisesRegex(Failure, "expected within 0 s: two pods; got: ready: 1 of 2"):
             proof.wait_for("two pods", 0, look)
+
+
+class Objects(unittest.TestCase):
+    """Tests what the steps of the operator read from objects."""
+
+    def setUp(self):
+        self.status = {}
+        self.steps = operator_steps.OperatorSteps(None, {"metadata": {}, "spec": {"training": {}}})
+        self.steps.found = lambda name: {"status": self.status}
+
+    def test_a_job_that_ended_otherwise_ends_the_proof(self):
+        self.status = {"state": "QUEUED"}
+        with self.assertRaisesRegex(Failure, "expected: the state RUNNING"):
+            self.steps.has_state("job", "RUNNING")
+        self.status = {"state": "FAILED", "message": "out of memory"}
+        with self.assertRaisesRegex(SystemExit, "becomes RUNNING .*out of memory"):
+            self.steps.has_state("job", "RUNNING")
+        self.assertEqual(self.steps.has_state("job", "FAILED"), self.status)
+
+    def test_conditions_are_found_by_type(self):
+        running = {"type": "Running", "status": "True"}
+        self.assertEqual(
+            operator_steps.conditions({"status": {"conditions": [running]}}), {"Running": running}
+        )
+        self.assertEqual(operator_steps.conditions({}), {})
+        self.assertEqual(operator_steps.conditions(None), {})
+
+    def test_a_table_has_columns_and_the_cells_of_each_object(self):
+        table = {
+            "columnDefinitions": [{"name": "Name"}, {"name": "State"}],
+            "rows": [{"cells": ["a", "QUEUED"], "object": {"metadata": {"name": "a"}}}],
+        }
+        self.assertEqual(operator_steps.rows_of(table), (["Name", "State"], {"a": ["a", "QUEUED"]}))
+
+    def test_a_document_is_a_copy_with_its_own_name_and_epochs(self):
+        made = self.steps.document("other", 7)
+        self.assertEqual(made, {"metadata": {"name": "other"}, "spec": {"training": {"epochs": 7}}})
+        self.assertEqual(self.steps.template, {"metadata": {}, "spec": {"training": {}}})
 
 
 class FakeApi:

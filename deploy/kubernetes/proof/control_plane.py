@@ -1,5 +1,5 @@
-"""Starts etcd and the control plane of build/tools/kubernetes on loopback, and speaks to the API
-server. The caller has a network namespace of its own, so every port is free."""
+"""Starts etcd and the control plane of build/tools/kubernetes, and speaks to the API server. The
+caller has a network namespace of its own, so every port is free."""
 import base64
 import http.client
 import json
@@ -11,6 +11,9 @@ import time
 import urllib.parse
 
 API_PORT = 6443
+# The paths of the core objects in the namespace of Evergrad.
+NAMESPACE = "/api/v1/namespaces/evergrad/"
+PODS = NAMESPACE + "pods"
 TOKEN = "proof"
 UNVERIFIED = ssl.create_default_context()
 UNVERIFIED.check_hostname = False
@@ -37,6 +40,11 @@ class Failure(Exception):
     """The proof has failed. The text says what was expected and what happened."""
 
 
+def expect(holds, wanted, got):
+    if not holds:
+        raise Failure("expected: %s; got: %s" % (wanted, got))
+
+
 def wait_for(what, seconds, look):
     """Calls `look` until its result is true, and returns the result. `look` may raise Failure with
     the state that it sees. If the time runs out, the message has the last such state."""
@@ -54,6 +62,10 @@ def wait_for(what, seconds, look):
         time.sleep(0.3)
 
 
+class Unreachable(Failure):
+    """The API server did not answer a request."""
+
+
 class Refused(Failure):
     """The API server answered a request with an error."""
 
@@ -63,16 +75,30 @@ class Refused(Failure):
         super().__init__("%s: %d %s" % (request, status, self.message))
 
 
+def is_transient(failure):
+    """Returns whether a repeated request may succeed: the API server is down, is starting, or has
+    too much to do."""
+    if isinstance(failure, Refused):
+        return failure.status == 429 or failure.status >= 500
+    return isinstance(failure, Unreachable)
+
+
 class Api:
     """A client of the API server. Threads may share it; each has a connection of its own."""
 
-    def __init__(self):
-        self.own = threading.local()
+    def __init__(self, token=TOKEN):
+        self.token, self.own = token, threading.local()
         self.kinds = {}
 
-    def request(self, method, path, body=None, content="application/json"):
-        """Returns the answer. An error of the server raises Refused."""
-        headers = {"Authorization": "Bearer " + TOKEN, "Content-Type": content}
+    def request(
+        self, method, path, body=None, content="application/json", accept="application/json"
+    ):
+        """Returns the answer. An error of the server raises Refused, and no answer Unreachable."""
+        headers = {
+            "Authorization": "Bearer " + self.token,
+            "Content-Type": content,
+            "Accept": accept,
+        }
         data = None if body is None else json.dumps(body)
         for attempt in (1, 2):
             connection = getattr(self.own, "connection", None)
@@ -92,7 +118,7 @@ class Api:
                 connection.close()
                 self.own.connection = None
                 if attempt == 2:
-                    raise Failure("%s %s: %s" % (method, path, error))
+                    raise Unreachable("%s %s: %s" % (method, path, error))
         try:
             answer = json.loads(text)
         except ValueError:
@@ -143,8 +169,10 @@ class Api:
 
 class ControlPlane:
     def __init__(self, programs, work, address):
-        """`address` must not be a loopback address, because the API server advertises it."""
-        self.programs, self.work, self.running = programs, work, []
+        """`address` must not be a loopback address, because the API server advertises it. Pods
+        reach the API server at this address."""
+        self.programs, self.work = programs, work
+        self.flags, self.running = {}, {}  # by name of the program
         self.api = Api()
         folder = os.path.join(work, "etcd")
         os.makedirs(folder)
@@ -153,6 +181,7 @@ class ControlPlane:
         os.makedirs(self.folder)
         key = os.path.join(self.folder, "accounts.key")
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+        authority, certificate = self.certify(address)
         config = self.write("kubeconfig", json.dumps(KUBECONFIG))
         tokens = self.write("tokens.csv", '%s,proof,proof,"system:masters"\n' % TOKEN)
         client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
@@ -168,16 +197,19 @@ class ControlPlane:
         self.start(
             "kube-apiserver",
             "--etcd-servers=" + client,
-            "--bind-address=127.0.0.1",
+            "--bind-address=0.0.0.0",
             "--advertise-address=" + address,
             "--secure-port=%d" % API_PORT,
-            "--cert-dir=" + self.folder,
+            "--tls-cert-file=" + certificate,
+            "--tls-private-key-file=" + certificate,
             "--token-auth-file=" + tokens,
             "--authorization-mode=RBAC",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-account-key-file=" + key,
             "--service-account-signing-key-file=" + key,
             "--service-cluster-ip-range=10.96.0.0/16",
+            # Pods get tokens as in current versions: each is bound to its pod, and expires.
+            "--feature-gates=BoundServiceAccountTokenVolume=true",
         )
         wait_for("the API server is ready", 600, self.ready)
         common = [
@@ -186,7 +218,15 @@ class ControlPlane:
             "--bind-address=127.0.0.1",
             "--cert-dir=" + self.folder,
         ]
-        self.start("kube-controller-manager", *common, "--service-account-private-key-file=" + key)
+        self.start(
+            "kube-controller-manager",
+            *common,
+            "--service-account-private-key-file=" + key,
+            "--root-ca-file=" + authority,
+            # The controllers may need 40 s to notice that a killed API server is back. With the
+            # default of 40 s they could then take every node for lost.
+            "--node-monitor-grace-period=2m",
+        )
         self.start("kube-scheduler", *common)
 
     def write(self, name, text):
@@ -195,20 +235,56 @@ class ControlPlane:
             f.write(text)
         return path
 
+    def certify(self, address):
+        """Makes an authority, and a certificate of the API server for the addresses under which
+        pods may reach it. Returns the path of the authority, and that of the certificate with its
+        key."""
+        authority, certificate = (os.path.join(self.folder, n) for n in ("ca.pem", "api.pem"))
+        names = "IP:%s,IP:127.0.0.1,DNS:kubernetes.default.svc,DNS:kubernetes.default" % address
+        extensions = self.write(
+            "api.ext",
+            "basicConstraints=critical,CA:FALSE\nextendedKeyUsage=serverAuth\n"
+            "subjectAltName=%s\n" % names,
+        )
+        request = os.path.join(self.folder, "api.csr")
+        new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        for words in (
+            ["req", "-x509", *new_key, "-subj", "/CN=proof", "-days", "2"]
+            + ["-keyout", authority + ".key", "-out", authority],
+            ["req", "-new", *new_key, "-subj", "/CN=kube-apiserver"]
+            + ["-keyout", certificate + ".key", "-out", request],
+            ["x509", "-req", "-in", request, "-CA", authority, "-CAkey", authority + ".key"]
+            + ["-set_serial", "2", "-days", "2", "-extfile", extensions, "-out", certificate],
+        ):
+            subprocess.run(["openssl", *words], check=True, capture_output=True)
+        with open(certificate + ".key") as key, open(certificate, "a") as both:
+            both.write(key.read())
+        return authority, certificate
+
     def start(self, name, *flags):
-        with open(os.path.join(self.work, "logs", name + ".log"), "w") as log:
-            process = subprocess.Popen(
+        self.flags[name] = flags
+        with open(os.path.join(self.work, "logs", name + ".log"), "a") as log:
+            self.running[name] = subprocess.Popen(
                 [os.path.join(self.programs, name), *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.running.append((name, process))
+
+    def kill(self, name):
+        """Kills a program, as a crash would. `start_again` starts it."""
+        process = self.running.pop(name)
+        process.kill()
+        process.wait()
+
+    def start_again(self, name):
+        """Starts a killed program with the flags that it had."""
+        self.start(name, *self.flags[name])
 
     def check(self):
         """Raises SystemExit if a program has ended. A Failure would be caught by wait_for, which
         would try again."""
-        for name, process in self.running:
+        for name, process in self.running.items():
             if process.poll() is not None:
                 raise SystemExit(
                     "kubernetes-proof: %s ended with %d (logs/%s.log)"

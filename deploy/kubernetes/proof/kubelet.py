@@ -17,13 +17,18 @@ import threading
 import time
 
 import sandbox
-from control_plane import UNVERIFIED, Failure, Refused, data_of
+from control_plane import API_PORT, UNVERIFIED, Failure, Refused, data_of, is_transient
 from stand_ins import DOMAIN
 
+# The mode of a token's file in a pod with an `fsGroup`.
+TOKEN_MODE = 0o640
 CAPACITY = {"cpu": "8", "memory": "32Gi", "ephemeral-storage": "100Gi", "pods": "110"}
 HEARTBEAT_SECONDS = 5
 LOOK_SECONDS = 0.3
 BACKOFF_SECONDS, BACKOFF_SECONDS_MAX = 10, 300
+# In a cluster this is the address of the service `kubernetes`. No part of the proof forwards the
+# addresses of services, so pods get the address behind the service.
+API_ENV = {"KUBERNETES_SERVICE_HOST": sandbox.GATEWAY, "KUBERNETES_SERVICE_PORT": str(API_PORT)}
 # The fields that this kubelet follows, and those that the scheduler or the API server follows.
 POD_FIELDS = set(
     "affinity automountServiceAccountToken containers dnsPolicy enableServiceLinks hostname"
@@ -111,7 +116,7 @@ class Container:
             "spec.nodeName": spec["nodeName"],
             "status.podIP": self.pod.sandbox.address,
         }
-        found = dict(sandbox.IMAGE_ENV, HOSTNAME=meta["name"])
+        found = dict(sandbox.IMAGE_ENV, **API_ENV, HOSTNAME=meta["name"])
         for source in self.spec.get("envFrom", []):
             found.update(self.pod.config(source["configMapRef"]["name"]))
         for entry in self.spec.get("env", []):
@@ -277,21 +282,28 @@ class Pod(threading.Thread):
         known("pod " + self.name, self.object["spec"], POD_FIELDS)
         again = self.object["spec"]["restartPolicy"] == "Always"
         while not (self.deleted.is_set() or self.lost.is_set()):
-            if self.sandbox is None:
-                self.prepare()
-            elif self.phase in ("Pending", "Running"):
-                ended = [c.look(again) for c in self.containers]
-                self.phase = "Running"
-                if all(ended):
-                    codes = [c.process.exit_code() for c in self.containers]
-                    self.phase = "Succeeded" if not any(codes) else "Failed"
-            self.tell()
+            try:
+                self.advance(again)
+            except Failure as failure:
+                if not is_transient(failure):
+                    raise
             self.deleted.wait(LOOK_SECONDS)
         if self.lost.is_set():
             return
         self.terminate()
         self.tell()
         self.forget()
+
+    def advance(self, again):
+        if self.sandbox is None:
+            self.prepare()
+        elif self.phase in ("Pending", "Running"):
+            ended = [c.look(again) for c in self.containers]
+            self.phase = "Running"
+            if all(ended):
+                codes = [c.process.exit_code() for c in self.containers]
+                self.phase = "Succeeded" if not any(codes) else "Failed"
+        self.tell()
 
     def prepare(self):
         """Makes the volumes and the network, if the objects of the volumes exist."""
@@ -308,21 +320,16 @@ class Pod(threading.Thread):
         """Returns the folder of a volume."""
         folder = os.path.join(self.folder, "volumes", volume["name"])
         group = self.object["spec"]["securityContext"]["fsGroup"]
-        for kind, named in (("secret", "secretName"), ("configMap", "name")):
+        for kind in ("secret", "configMap", "projected"):
             if kind in volume:
-                name = volume[kind][named]
-                found = self.kubelet.api.find(
-                    "/api/v1/namespaces/%s/%ss/%s" % (self.namespace, kind.lower(), name)
-                )
-                if found is None:
-                    raise Waiting()
+                files = self.files(kind, volume[kind], volume[kind].get("defaultMode", 0o644))
                 os.makedirs(folder)
-                for name, content in data_of(found).items():
+                for name, (content, mode) in files.items():
                     path = os.path.join(folder, name)
                     with open(path, "wb") as f:
                         f.write(content)
                     os.chown(path, 0, group)
-                    os.chmod(path, volume[kind].get("defaultMode", 0o644))
+                    os.chmod(path, mode)
                 os.chmod(folder, 0o755)
                 return folder
         if "emptyDir" in volume:
@@ -334,6 +341,57 @@ class Pod(threading.Thread):
         os.chown(folder, -1, group)
         os.chmod(folder, 0o2775)
         return folder
+
+    def files(self, kind, source, mode):
+        """Returns the files of a volume, or of one source of a projected volume, as {name:
+        (content, mode)}."""
+        if kind == "projected":
+            known(kind, source, {"sources", "defaultMode"})
+            found = {}
+            for one in source["sources"]:
+                for of, part in one.items():
+                    found.update(self.files(of, part, mode))
+            return found
+        if kind == "serviceAccountToken":
+            known(kind, source, {"path", "expirationSeconds", "audience"})
+            return {source["path"]: (self.token(source).encode(), TOKEN_MODE)}
+        if kind == "downwardAPI":
+            known(kind, source, {"items"})
+            fields = {"metadata.name": self.name, "metadata.namespace": self.namespace}
+            values = {i["path"]: fields[i["fieldRef"]["fieldPath"]] for i in source["items"]}
+            return {path: (value.encode(), mode) for path, value in values.items()}
+        known(kind, source, {"name", "secretName", "items", "defaultMode"})
+        name = source.get("secretName") or source["name"]
+        path = "/api/v1/namespaces/%s/%ss/%s" % (self.namespace, kind.lower(), name)
+        found = self.kubelet.api.find(path)
+        if found is None:
+            raise Waiting()
+        data = data_of(found)
+        if "items" in source:
+            data = {i["path"]: data[i["key"]] for i in source["items"]}
+        return {name: (content, mode) for name, content in data.items()}
+
+    def token(self, source):
+        """Asks the API server for a token of the pod's account. The token is valid as long as the
+        pod exists, and at most `expirationSeconds`. It is not renewed, because the proof ends
+        earlier."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "audiences": [source["audience"]] if "audience" in source else [],
+                "expirationSeconds": source.get("expirationSeconds", 3600),
+                "boundObjectRef": {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": self.name,
+                    "uid": self.uid,
+                },
+            },
+        }
+        account = self.object["spec"]["serviceAccountName"]
+        path = "/api/v1/namespaces/%s/serviceaccounts/%s/token" % (self.namespace, account)
+        return self.kubelet.api.request("POST", path, body)["status"]["token"]
 
     def config(self, name):
         """Returns the texts of a ConfigMap, which must exist when a container starts."""
@@ -399,14 +457,11 @@ class Pod(threading.Thread):
             self.kubelet.api.patch(
                 self.path + "/status", {"metadata": {"uid": self.uid}, "status": status}
             )
-        except Refused as refused:
-            if refused.status in (409, 429) or refused.status >= 500:
+        except Failure as failure:
+            if is_transient(failure) or failure.status == 409:
                 return  # The next call tries again.
-            found = self.kubelet.api.find(self.path)
-            if found is not None and found["metadata"]["uid"] == self.uid:
+            if failure.status != 404:  # The pod may have been deleted meanwhile.
                 raise
-        except Failure:
-            return
         self.told = said
 
     def terminate(self):
@@ -440,11 +495,11 @@ class Pod(threading.Thread):
             try:
                 self.kubelet.api.request("DELETE", self.path, options)
                 return
-            except Refused as refused:
-                if refused.status in (404, 409):
+            except Failure as failure:
+                if isinstance(failure, Refused) and failure.status in (404, 409):
                     return
-                raise
-            except Failure:
+                if not is_transient(failure):
+                    raise
                 time.sleep(LOOK_SECONDS)
 
     def vanish(self):
@@ -471,7 +526,7 @@ class Kubelet(threading.Thread):
         self.lock = threading.Lock()
 
     def run(self):
-        heartbeat = 0.0
+        heartbeat, printed = 0.0, None
         while True:
             try:
                 if time.monotonic() >= heartbeat:
@@ -480,7 +535,9 @@ class Kubelet(threading.Thread):
                         self.beat(node)
                 self.look()
             except Failure as failure:
-                print("kubernetes-proof: kubelet: %s" % failure)
+                if str(failure) != printed:
+                    printed = str(failure)
+                    print("kubernetes-proof: kubelet: %s" % printed)
             time.sleep(LOOK_SECONDS)
 
     def beat(self, node):
@@ -507,6 +564,20 @@ class Kubelet(threading.Thread):
                 if p["metadata"].get("deletionTimestamp") and not pod.deleted.is_set():
                     pod.grace = p["metadata"].get("deletionGracePeriodSeconds", 0)
                     pod.deleted.set()
+
+    def ready_pods(self, component):
+        """Returns the pods with this label whose containers are ready. The API server is not
+        asked, so this also works while it is down."""
+        with self.lock:
+            pods = list(self.pods.values())
+        return [
+            p
+            for p in pods
+            if p.object["metadata"]["labels"].get("app.kubernetes.io/component") == component
+            and p.phase == "Running"
+            and not (p.deleted.is_set() or p.lost.is_set())
+            and all(c.ready for c in p.containers)
+        ]
 
     def vanish(self, node):
         """Removes a node with all its pods, as if the machine were lost. Returns the names of the

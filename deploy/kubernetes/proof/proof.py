@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Proves the files of deploy/kubernetes with a real control plane and real daemons:
 
-  ./evergrad kubernetes-proof [--seconds N]
+  ./evergrad kubernetes-proof [--seconds N] [--only operator]
 
 README.md in this folder describes the steps and the stand-ins. The transcript and all logs are in
 build/kubernetes-proof. The exit status is 0 if every step ended as expected; otherwise the last
@@ -26,8 +26,18 @@ sys.path.insert(0, HERE)
 import yaml  # noqa: E402
 
 import sandbox  # noqa: E402
-from control_plane import ControlPlane, Failure, Refused, data_of, wait_for  # noqa: E402
+from control_plane import (  # noqa: E402
+    NAMESPACE,
+    PODS,
+    ControlPlane,
+    Failure,
+    Refused,
+    data_of,
+    expect,
+    wait_for,
+)
 from kubelet import Kubelet  # noqa: E402
+from operator_steps import OperatorSteps  # noqa: E402
 from stand_ins import CertManager, Dns  # noqa: E402
 
 INSIDE = "EVERGRAD_PROOF_INSIDE"
@@ -35,18 +45,17 @@ TOOLS = os.path.join(ROOT, "build", "tools")
 OUT = os.path.join(ROOT, "build", "kubernetes-proof")
 OVERLAY = os.path.join(HERE, "shared")
 FIRST_JOB = os.path.join(ROOT, "deploy", "kubernetes", "jobs", "first")
-NAMESPACE = "/api/v1/namespaces/evergrad/"
-PODS = NAMESPACE + "pods"
+TRAINING_JOB = os.path.join(ROOT, "deploy", "kubernetes", "jobs", "trainingjob")
 # The pods of each role in this cluster: (number of pods, first letters of the names of their
-# nodes).
-ROLES = {"coordinator": (1, "ordinary-"), "ps-server": (2, "ordinary-"), "worker": (4, "spot-")}
+# nodes). The operator may be on any node.
+ROLES = {
+    "coordinator": (1, "ordinary-"),
+    "ps-server": (2, "ordinary-"),
+    "worker": (4, "spot-"),
+    "operator": (1, ""),
+}
 # The nodes with a taint. The pods of psctl do not tolerate the taint, so they are on other nodes.
 TAINTED = ("spot-0", "spot-1")
-
-
-def expect(holds, wanted, got):
-    if not holds:
-        raise Failure("expected: %s; got: %s" % (wanted, got))
 
 
 def kustomize(folder):
@@ -61,21 +70,22 @@ def documents(text):
     return [d for d in yaml.safe_load_all(text) if d]
 
 
-def indent(text):
-    return "".join("    %s\n" % line for line in text.splitlines())
-
-
 class Transcript:
     def __init__(self, path):
-        self.file, self.begin = open(path, "w"), time.monotonic()
+        self.file, self.begin, self.steps = open(path, "w"), time.monotonic(), 0
 
     def write(self, text):
         print(text, end="", flush=True)
         self.file.write(text)
         self.file.flush()
 
+    def block(self, text):
+        """Writes indented lines."""
+        self.write("".join("    %s\n" % line for line in text.splitlines()))
+
     def step(self, title):
-        self.write("\n== %s\n" % title)
+        self.steps += 1
+        self.write("\n== %d. %s\n" % (self.steps, title))
 
     def say(self, text):
         seconds = int(time.monotonic() - self.begin)
@@ -88,6 +98,9 @@ class Proof:
         self.transcript = Transcript(os.path.join(OUT, "transcript.txt"))
         self.say = self.transcript.say
         self.broken = None  # why a thread has ended
+        with open(os.path.join(FIRST_JOB, "job.yaml")) as f:
+            self.spec = f.read()
+        self.examples = int(re.search(r"train: .*examples: (\d+)", self.spec).group(1))
         threading.excepthook = self.thread_ended
 
     def thread_ended(self, why):
@@ -144,13 +157,13 @@ class Proof:
     def psctl(self, *words):
         """Runs psctl as the user operator, through the loopback of the coordinator's pod as with
         `kubectl port-forward`, and returns its answer."""
-        (coordinator,) = self.ready_pods("coordinator").values()
-        pod = self.kubelet.pods[coordinator["metadata"]["uid"]]
+        pods = self.kubelet.ready_pods("coordinator")
+        expect(len(pods) == 1, "one coordinator is ready", [pod.name for pod in pods])
         keys = [("ca", "ca.crt"), ("cert", "tls.crt"), ("key", "tls.key")]
         flags = ["--coordinator", "localhost:4000", "--output", "json"]
-        flags += [w for k, f in keys for w in ("--tls-" + k, os.path.join(self.operator, f))]
+        flags += [w for k, f in keys for w in ("--tls-" + k, os.path.join(self.user, f))]
         r = subprocess.run(
-            pod.sandbox.enter + [os.path.join(self.bin, "psctl"), *words, *flags],
+            pods[0].sandbox.enter + [os.path.join(self.bin, "psctl"), *words, *flags],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -173,7 +186,7 @@ class Proof:
     # The steps.
 
     def start(self):
-        self.transcript.step("1. A control plane, and five nodes")
+        self.transcript.step("A control plane, and five nodes")
         self.plane = ControlPlane(os.path.join(TOOLS, "kubernetes"), self.work, sandbox.GATEWAY)
         self.api = self.plane.api
         with open(os.path.join(HERE, "cluster.yaml")) as f:
@@ -206,12 +219,12 @@ class Proof:
 
     def apply(self):
         self.transcript.step(
-            "2. gke-spot with a shared volume is applied; every pod is on a node of its kind"
+            "gke-spot with a shared volume is applied; every pod is on a node of its kind"
         )
         original = documents(kustomize(OVERLAY))
         adapted = kustomize(os.path.join(HERE, "overlay"))
         self.say("the files, adapted to this version (overlay/kustomization.yaml):")
-        self.transcript.write(indent(difference(original, documents(adapted))))
+        self.transcript.block(difference(original, documents(adapted)))
         counts, certificates = {}, []
         for document in documents(adapted):
             if document["apiVersion"].startswith("cert-manager.io/"):
@@ -228,14 +241,14 @@ class Proof:
         for role in ROLES:
             self.wait("every pod of %s is ready" % role, 300, lambda: self.ready_pods(role))
         self.say("all pods are ready:")
-        self.transcript.write(indent(self.table()))
+        self.transcript.block(self.table())
         self.check_nodes()
         self.check_spread()
         secret = self.api.get(NAMESPACE + "secrets/evergrad-user-tls")
-        self.operator = os.path.join(self.work, "operator")
-        os.makedirs(self.operator)
+        self.user = os.path.join(self.work, "user")
+        os.makedirs(self.user)
         for name, content in data_of(secret).items():
-            path = os.path.join(self.operator, name)
+            path = os.path.join(self.user, name)
             with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as f:
                 f.write(content)
         self.check_addresses()
@@ -298,6 +311,14 @@ class Proof:
             return "Complete" in types
 
         self.wait("the Job %s is complete" % job, seconds, complete)
+        shown, counts = self.check_counts(name)
+        self.say("the Job %s is complete; %s; the pod of psctl:" % (job, counts))
+        self.transcript.block(self.submitter_says(job))
+        return shown
+
+    def check_counts(self, name):
+        """Checks the counts of a training that has ended. Returns `psctl job show`, and the counts
+        in words."""
         shown = self.job(name)
         (coordinator,) = self.pods("coordinator").values()
         audit = self.kubelet.execute(
@@ -319,11 +340,10 @@ class Proof:
             "SUCCEEDED with all steps",
             (shown["state"], shown["steps_done"], shown["steps_total"]),
         )
-        self.say(
-            "the Job %s is complete; psctl job audit: exact, each of %d epochs applied each of %d "
-            "examples once; %d steps; redone updates: %s, rerun closures: %s; the pod of psctl:"
+        said = (
+            "psctl job audit: exact, each of %d epochs applied each of %d examples once; %d steps; "
+            "redone updates: %s, rerun closures: %s"
             % (
-                job,
                 shown["epochs"],
                 self.examples,
                 shown["steps_done"],
@@ -331,8 +351,11 @@ class Proof:
                 shown["closures_rerun"],
             )
         )
-        self.transcript.write(indent(self.submitter_says(job)))
-        return shown
+        return shown, said
+
+    def seconds_of_an_epoch(self, shown):
+        """Returns the mean length of an epoch of a job that has ended (`psctl job show`)."""
+        return (shown["ended_ms"] - shown["started_ms"]) / 1000 / shown["epochs"]
 
     def submitter_says(self, job):
         """Returns the last lines of the log of a Job's pod."""
@@ -343,19 +366,16 @@ class Proof:
         return "nothing"
 
     def first_job(self):
-        self.transcript.step("3. The job of jobs/first trains")
-        with open(os.path.join(FIRST_JOB, "job.yaml")) as f:
-            self.spec = f.read()
-        self.examples = int(re.search(r"train: .*examples: (\d+)", self.spec).group(1))
+        self.transcript.step("The job of jobs/first trains")
         self.submit(FIRST_JOB, "first")
         shown = self.finish("first-job", "first", 900)
         self.steps_of_an_epoch = shown["steps_total"] // shown["epochs"]
-        seconds = (shown["ended_ms"] - shown["started_ms"]) / 1000 / shown["epochs"]
+        seconds = self.seconds_of_an_epoch(shown)
         self.epochs = max(2, int(self.seconds / seconds))
         self.say("an epoch took %.1f s; the long job has %d epochs" % (seconds, self.epochs))
 
     def long_job(self):
-        self.transcript.step("4. A longer job begins: a copy of jobs/first with more epochs")
+        self.transcript.step("A longer job begins: a copy of jobs/first with more epochs")
         folder = os.path.join(self.work, "jobs")
         shutil.copytree(FIRST_JOB, os.path.join(folder, "first"))
         text, count = re.subn(r"epochs: \d+", "epochs: %d" % self.epochs, self.spec)
@@ -411,7 +431,7 @@ class Proof:
         return seconds
 
     def evictions(self):
-        self.transcript.step("5. Evictions: one server at a time, workers always")
+        self.transcript.step("Evictions: one server at a time, workers always")
         for name in ("evergrad-ps-server-0", "evergrad-ps-server-1"):
             other = "evergrad-ps-server-%d" % (1 - int(name[-1]))
             old = self.ready_pods("ps-server")[name]["metadata"]["uid"]
@@ -449,7 +469,7 @@ class Proof:
         return self.api.get(path)["status"]["disruptionsAllowed"]
 
     def lost_node(self):
-        self.transcript.step("6. A spot node vanishes: no packet, no signal; its Node is deleted")
+        self.transcript.step("A spot node vanishes: no packet, no signal; its Node is deleted")
         pods = self.pods("worker")
         nodes = [p["spec"]["nodeName"] for p in pods.values()]
         lost = max(TAINTED, key=nodes.count)
@@ -464,35 +484,34 @@ class Proof:
         self.say("training continues on the others: steps %d -> %d" % (steps, self.progress(steps)))
         self.wait("four workers are ready again", 300, lambda: self.ready_pods("worker", uids))
         self.say("the workers are replaced %.0f s after the loss:" % (time.monotonic() - begin))
-        self.transcript.write(indent(self.table(["worker"])))
+        self.transcript.block(self.table(["worker"]))
         self.check_nodes()
         self.check_addresses()
 
     def restarts(self):
-        self.transcript.step("7. Every pod of every role is deleted in turn, and the job continues")
-        graces = {"coordinator": 30, "ps-server": 75, "worker": 15}
-        for role, grace in graces.items():
+        self.transcript.step("Every pod of every role is deleted in turn, and the job continues")
+        for role in ROLES:
             for name, pod in sorted(self.ready_pods(role).items()):
-                uid = pod["metadata"]["uid"]
-                steps, begin = self.job("long")["steps_done"], time.monotonic()
-                self.api.request("DELETE", PODS + "/" + name)
-                seconds = self.gentle_end(uid, name, grace)
-                self.wait(
-                    "the replacement of %s is ready" % name,
-                    180,
-                    lambda: self.ready_pods(role, {uid}),
-                )
-                ready = time.monotonic() - begin
+                steps = self.job("long")["steps_done"]
+                times = self.restart(role, name, pod)
                 after = self.progress(self.job("long")["steps_done"])
-                self.say(
-                    "%s: ended %.1f s after SIGTERM, new and ready after %.1f s, steps %d -> %d"
-                    % (name, seconds, ready, steps, after)
-                )
+                self.say("%s: %s, steps %d -> %d" % (name, times, steps, after))
         self.check_addresses()
-        self.transcript.write(indent(self.table()))
+        self.transcript.block(self.table())
+
+    def restart(self, role, name, pod):
+        """Deletes a pod, and waits for its replacement. Returns the times in words."""
+        uid, begin = pod["metadata"]["uid"], time.monotonic()
+        self.api.request("DELETE", PODS + "/" + name)
+        seconds = self.gentle_end(uid, name, pod["spec"]["terminationGracePeriodSeconds"])
+        self.wait(
+            "the replacement of %s is ready" % name, 180, lambda: self.ready_pods(role, {uid})
+        )
+        ready = time.monotonic() - begin
+        return "ended %.1f s after SIGTERM, new and ready after %.1f s" % (seconds, ready)
 
     def end(self):
-        self.transcript.step("8. The long job ends with exact counts")
+        self.transcript.step("The long job ends with exact counts")
         shown = self.finish("first-job-long", "long", 3600)
         expect(
             shown["steps_total"] == self.epochs * self.steps_of_an_epoch,
@@ -503,12 +522,14 @@ class Proof:
             p for p in self.kubelet.pods.values() if p.name.startswith("first-job-long-")
         ]
         expect(submitter.containers[0].restarts == 0, "psctl ran once", "it was restarted")
-        self.say("every step ended as expected")
 
-    def run(self):
+    def run(self, only=None):
+        """Runs all steps, or with `only` "operator" the first two and those of the operator."""
         sandbox.make_bridge()
         self.kubelet = Kubelet(None, [], self.bin, self.work)
-        for step in (
+        (job,) = documents(kustomize(TRAINING_JOB))
+        operator = OperatorSteps(self, job)
+        steps = [
             self.start,
             self.apply,
             self.first_job,
@@ -516,9 +537,16 @@ class Proof:
             self.evictions,
             self.lost_node,
             self.restarts,
+            operator.trains,
+            operator.cancels,
+            operator.reports,
             self.end,
-        ):
+        ]
+        if only == "operator":
+            steps = [self.start, self.apply, operator.trains, operator.cancels, operator.reports]
+        for step in steps:
             step()
+        self.say("every step ended as expected")
 
 
 def is_ready(thing):
@@ -560,7 +588,15 @@ def main():
     flags.add_argument(
         "--seconds", type=int, default=480, help="the wanted length of the long job (480)"
     )
+    flags.add_argument(
+        "--only",
+        choices=["operator"],
+        help="run only the steps of the operator, without the long job",
+    )
     given = flags.parse_args()
+    missing = [p for p in sandbox.PROGRAMS if not os.path.exists(os.path.join(given.bin, p))]
+    if missing:
+        raise SystemExit("kubernetes-proof: %s lacks %s" % (given.bin, ", ".join(missing)))
     if os.environ.get(INSIDE) != "1":
         enter_namespaces()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -568,7 +604,7 @@ def main():
     os.makedirs(os.path.join(OUT, "logs"))
     proof = Proof(os.path.abspath(given.bin), given.seconds, OUT)
     try:
-        proof.run()
+        proof.run(given.only)
     except (Failure, SystemExit) as failure:
         proof.say("FAILED: %s" % failure)
         return 1

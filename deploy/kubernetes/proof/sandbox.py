@@ -12,7 +12,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 BRIDGE, GATEWAY, PREFIX = "pods", "10.81.0.1", 16
 # The environment that deploy/image/Containerfile sets.
 IMAGE_ENV = {"PATH": "/usr/bin", "OMP_WAIT_POLICY": "passive"}
-PROGRAMS = ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker", "psctl")
+PROGRAMS = (
+    "evergrad-coordinator",
+    "evergrad-operator",
+    "evergrad-ps-server",
+    "evergrad-worker",
+    "psctl",
+)
 
 
 def ip(*words, prefix=()):
