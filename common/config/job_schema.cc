@@ -81,8 +81,8 @@ Key<JobSpec> TypeKey() {
   names.erase(names.begin());
   return {"type",
           absl::StrCat("one of ", all),
-          absl::StrCat("type of the job; for ", absl::StrJoin(names, " and "),
-                       ", see the end of this file"),
+          absl::StrCat("type of the job; the end of configs/reference.yaml has the keys of ",
+                       absl::StrJoin(names, " and ")),
           false,
           [](Reader&, const Node&, JobSpec*) {},  // read earlier, because it selects this table
           [](const JobSpec& t) { return std::optional<Node>(MakeText(t.type)); }};

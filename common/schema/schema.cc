@@ -50,6 +50,8 @@ std::string ScalarText(const Node& node) {
 
 constexpr std::size_t kFlowWidthMax = 150;
 
+void PrintItem(const Node& item, const std::string& indent, std::string* out);
+
 void PrintBlock(const Node& node, const std::string& indent, std::string* out) {
   for (const YamlEntry& entry : node.entries) {
     const std::string key = PlainIsSafe(entry.key) ? entry.key : Quote(entry.key);
@@ -71,9 +73,21 @@ void PrintBlock(const Node& node, const std::string& indent, std::string* out) {
       PrintBlock(entry.value, indent + "  ", out);
       continue;
     }
-    for (const Node& item : entry.value.items)
-      absl::StrAppend(out, indent, "  - ", PrintFlow(item), "\n");
+    for (const Node& item : entry.value.items) PrintItem(item, indent, out);
   }
+}
+
+// Prints an item of a list in flow style, or in block style if it is too long for a line.
+void PrintItem(const Node& item, const std::string& indent, std::string* out) {
+  const std::string flow = PrintFlow(item);
+  if (item.kind != Node::Kind::kMap || indent.size() + flow.size() < kFlowWidthMax) {
+    absl::StrAppend(out, indent, "  - ", flow, "\n");
+    return;
+  }
+  std::string block;
+  PrintBlock(item, indent + "    ", &block);
+  // The mark of the item takes the place of the first key's indentation.
+  absl::StrAppend(out, indent, "  - ", absl::string_view(block).substr(indent.size() + 4));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ their `<!-- generated: NAME -->` marks, and configs/daemons/*.yaml below the lin
   cli_docs.py --bin build/release/bin --check    changes nothing; prints a diff and ends with 1 if
                                                  a file is stale
 
-Help texts are the output of --help. Metrics are the HELP and TYPE lines of three daemons on
+Help texts are the output of --help. Metrics are the HELP and TYPE lines of the daemons on
 loopback that have trained a small job. The table of rights is the output of `evergrad-rights
 table` (tests/integration/rights.cc).
 """
@@ -117,6 +117,8 @@ class Cluster:
         )
 
     def start(self, program, *arguments):
+        """Returns the address, "" for the operator, which serves none, and the URL of /metrics."""
+        serves = program != OPERATOR
         name, log_path = program, os.path.join(self.folder, program + ".log")
         address_file = os.path.join(self.folder, program + ".address")
         with open(log_path, "wb") as log:
@@ -125,8 +127,7 @@ class Cluster:
                     os.path.join(self.bin, program),
                     "--metrics-listen",
                     "127.0.0.1:0",
-                    "--address-file",
-                    address_file,
+                    *(["--address-file", address_file] if serves else []),
                     *arguments,
                 ],
                 stdin=subprocess.DEVNULL,
@@ -142,9 +143,11 @@ class Cluster:
                     raise Stale("%s ended with %d:\n%s" % (name, process.returncode, f.read()))
             with open(log_path, errors="replace") as f:
                 found = re.search(r"metrics at (http://\S+)", f.read())
-            return found and os.path.exists(address_file) and found.group(1)
+            return found and (not serves or os.path.exists(address_file)) and found.group(1)
 
         url = wait_for(name + " to listen", listening)
+        if not serves:
+            return "", url
         with open(address_file) as f:
             return f.read().strip(), url
 
@@ -190,8 +193,13 @@ def metrics(bin_folder):
             address,
             *JOB
         )
+        # No API server listens there. The metrics are the same without one.
+        _, operator = cluster.start(
+            OPERATOR, "--coordinator", address, "--api-server", "http://127.0.0.1:1",
+            "--namespace", "docs"
+        )
         parts = []
-        for name, url in zip(DAEMONS, (coordinator, server, worker)):
+        for name, url in zip((*DAEMONS, OPERATOR), (coordinator, server, worker, operator)):
             rows = {}
             for kind, metric, rest in re.findall(r"^# (HELP|TYPE) (\w+) ?(.*)$", scrape(url), re.M):
                 rows.setdefault(metric, {})[kind] = rest

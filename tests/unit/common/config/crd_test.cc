@@ -6,6 +6,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/schema/yaml_tree.h"
 
 namespace evergrad::config {
@@ -59,6 +60,8 @@ TEST_CASE("the definition of TrainingJob is structural and small enough for kube
   CHECK(text.size() < 200u << 10);
   const Node root = Parsed(text);
   CheckStructural(*Schema(root), "");
+  // People read the file, so it is in block style. The longest lines are help texts.
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) CHECK(line.size() < 800);
   const Node* const names = Below(&root, {"spec", "names"});
   CHECK(names->Find("plural")->text == "trainingjobs");
   CHECK(root.Find("metadata")->Find("name")->text == "trainingjobs.evergrad.dev");
