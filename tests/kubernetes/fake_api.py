@@ -27,6 +27,7 @@ import dataclasses
 import http.server
 import json
 import random
+import select
 import socket
 import socketserver
 import ssl
@@ -333,17 +334,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             while left > 0:
                 with api.changed:
-                    left = deadline - time.monotonic()
+                    left, ended = deadline - time.monotonic(), watch.ended
                     data = watch.take(api.store, left <= 0)
-                    if not data and left > 0:
-                        api.changed.wait(min(left, 1))
+                    if not data and left > 0 and not ended:
+                        api.changed.wait(min(left, 0.05))
                     if self.server.stopping.is_set() or watch.ended == "cut":
                         raise Disconnect
-                    if watch.ended:
-                        return
+                # The client sends nothing during a watch, so it has closed a readable connection.
+                if select.select([self.connection], [], [], 0)[0]:
+                    raise Disconnect
                 if data and fault == "cut-event":
                     return self.send_half(data)
                 self.send_in_pieces(data)
+                if ended:
+                    return
         except Refusal as why:  # the versions after the watch's own are forgotten
             self.chunk(line("ERROR", why.status()))
         finally:

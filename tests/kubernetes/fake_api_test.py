@@ -292,6 +292,21 @@ class Watches(Case):
         self.api.end_watches("cut")
         self.assertRaises(BROKEN, watch.rest)
 
+    def test_an_ended_watch_has_sent_everything_and_a_closed_one_is_noticed(self):
+        watch = Watch(self, str(self.api.store.version), "&allowWatchBookmarks=1")
+        self.api.wait_for("the watch", lambda: self.api.watches)
+        with self.api.changed:
+            self.api.apply("a", {})
+            self.api.send_bookmarks()
+            self.api.end_watches()
+        self.assertEqual([watch.next()["type"] for _ in range(2)], ["ADDED", "BOOKMARK"])
+        self.assertIsNone(watch.next())
+        watch = Watch(self, str(self.api.store.version))
+        self.api.wait_for("the watch", lambda: self.api.watches)
+        watch.answer.close()
+        watch.connection.close()
+        self.api.wait_for("the end of the watch", lambda: not self.api.watches)
+
     def test_a_forgotten_version_gets_410_in_both_ways(self):
         version = self.api.apply("a", {})["metadata"]["resourceVersion"]
         self.api.touch("a")
