@@ -250,7 +250,13 @@ absl::Status CheckApiOptions(const ApiOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Api>> MakeHttpApi(ApiOptions options) {
-  EG_ASSIGN_OR_RETURN(auto requests, MakeClient(options, kRequestMax));
+  if (!options.token_file.empty()) {
+    const auto token = fs::ReadFile(options.token_file, kTokenBytesMax);
+    if (!token.ok()) return Refuse(absl::StrCat("--api-token: ", token.status().message()));
+  }
+  auto first = MakeClient(options, kRequestMax);
+  if (!first.ok()) return Refuse(absl::StrCat("--api-ca: ", first.status().message()));
+  std::unique_ptr<http::Client> requests = *std::move(first);
   EG_ASSIGN_OR_RETURN(auto lists, MakeClient(options, kListMax));
   EG_ASSIGN_OR_RETURN(auto watches, MakeClient(options, kWatchMax));
   return std::unique_ptr<Api>(std::make_unique<HttpApi>(

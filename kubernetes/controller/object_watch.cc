@@ -61,12 +61,16 @@ bool ObjectWatch::Watch() {
   }
   const bool began = heard_ || parts_.clock->Now() - begun >= kBegan;
   if (began) failures_ = 0;
-  if (status.ok() && began) return true;
+  if (status.ok()) {
+    // There is a pause before the next watch, but there is nothing to list.
+    if (!began) ReportFailure("watch", absl::UnavailableError("the watch ended at once"));
+    return true;
+  }
   if (began && absl::IsUnavailable(status)) {
     parts_.logger->Debug(absl::StrCat("a watch was cut, and continues: ", status.message()));
     return true;
   }
-  ReportFailure("watch", status.ok() ? absl::UnavailableError("the watch ended at once") : status);
+  ReportFailure("watch", status);
   return false;
 }
 

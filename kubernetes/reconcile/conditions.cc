@@ -39,6 +39,15 @@ Json ConditionsToJson(const std::vector<Condition>& conditions, const Json& befo
   return list;
 }
 
+Condition ReadCondition(const Json& condition) {
+  const std::string truth = TextOf(condition, "status");
+  return {TextOf(condition, "type"),
+          truth == "True"    ? Truth::kTrue
+          : truth == "False" ? Truth::kFalse
+                             : Truth::kUnknown,
+          TextOf(condition, "reason"), TextOf(condition, "message")};
+}
+
 const Json& FindCondition(const Json& status, absl::string_view type) {
   return FindIn(Member(status, "conditions"), type);
 }

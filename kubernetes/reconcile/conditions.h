@@ -26,6 +26,7 @@ struct Condition {
 Json ConditionsToJson(const std::vector<Condition>& conditions, const Json& before,
                       std::int64_t generation, const std::string& now);
 
+Condition ReadCondition(const Json& condition);
 // Returns the condition of this type in a status, or null.
 const Json& FindCondition(const Json& status, absl::string_view type);
 

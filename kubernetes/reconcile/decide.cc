@@ -25,6 +25,9 @@ Condition Reachable(const Facts& facts) {
 }
 
 Condition UpToDate(const JobObject& object, std::int64_t submitted) {
+  // The generation also rises when an object is deleted, so it says nothing about the spec then.
+  const Json& before = FindCondition(object.status, "UpToDate");
+  if (object.deleting && !before.is_null()) return ReadCondition(before);
   if (submitted == object.generation)
     return {"UpToDate", Truth::kTrue, "SpecSubmitted", "The job has the spec of the object."};
   return {"UpToDate", Truth::kFalse, "SpecChanged",

@@ -41,7 +41,7 @@ FINALIZER = "evergrad.dev/cancel-job"
 SEED = int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(3), "big")
 # With the default intervals the tests would take minutes.
 INTERVALS = ["--poll", "100ms", "--status-every", "200ms"]
-METRICS = ("objects", "submissions", "status_writes", "api_errors", "watch_restarts")
+METRICS = ("objects", "submissions", "status_writes", "api_errors", "watches")
 FORWARD = ("QUEUED", "STARTING", "RUNNING", "SUCCEEDED")
 LONG = 100_000  # steps of a job that does not end during a test
 

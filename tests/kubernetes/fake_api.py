@@ -61,7 +61,7 @@ QUERIES = {
     "list": {"limit", "continue"},
     "watch": {"watch", "allowWatchBookmarks", "resourceVersion", "timeoutSeconds"},
 }
-LIMIT = 200
+LIMIT = 50
 LOG_LINES_MAX = 20_000
 BODY_BYTES_MAX = 3 << 20  # the limit of a real server
 MERGE_PATCH = "application/merge-patch+json"
