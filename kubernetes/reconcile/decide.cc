@@ -19,7 +19,8 @@ bool IsOver(const Json& status) {
 
 Condition Reachable(const Facts& facts) {
   return facts.trouble.empty()
-             ? Condition{"CoordinatorReachable", Truth::kTrue, "CoordinatorAnswers", ""}
+             ? Condition{"CoordinatorReachable", Truth::kTrue, "CoordinatorAnswers",
+                         "The coordinator answers."}
              : Condition{"CoordinatorReachable", Truth::kFalse, "CoordinatorUnreachable",
                          Shortened(facts.trouble)};
 }

@@ -50,23 +50,26 @@ void FillJobFields(const JobObject& object, const Facts& facts, Json* status) {
     message = "The object is being deleted: its job is cancelled, and the object goes once the job "
               "has ended.";
   if (!message.empty()) s["message"] = message;
-  s["runsFolder"] = Shortened(job.runs_folder());
+  if (!job.runs_folder().empty()) s["runsFolder"] = Shortened(job.runs_folder());
 }
 
+// A condition always has a message, for people who look at nothing else.
 std::vector<Condition> ConditionsOfJob(const v1::JobStatus& job) {
   const std::string& state = job.state();
   const std::string reason = ReasonOf(state);
   const std::string message = MessageOf(job);
+  const std::string in_state = absl::StrCat("The job is ", state, ".");
+  const std::string or_state = message.empty() ? in_state : message;
   const bool ended = HasEnded(job);
   const bool failed = state == "FAILED";
   return {
       {"Accepted", Truth::kTrue, "JobSubmitted",
        absl::StrCat("The coordinator has accepted the job: job_uid=",
                     JobUidString(JobUid(job.job_uid())))},
-      {"Running", TruthOf(state == "RUNNING"), reason, ended ? "" : message},
-      {"Finished", TruthOf(ended), ended ? reason : "JobNotFinished", ""},
-      {"Succeeded", TruthOf(state == "SUCCEEDED"), ended ? reason : "JobNotFinished", ""},
-      {"Failed", TruthOf(failed), ended ? reason : "JobNotFinished", failed ? message : ""}};
+      {"Running", TruthOf(state == "RUNNING"), reason, ended ? in_state : or_state},
+      {"Finished", TruthOf(ended), ended ? reason : "JobNotFinished", in_state},
+      {"Succeeded", TruthOf(state == "SUCCEEDED"), ended ? reason : "JobNotFinished", in_state},
+      {"Failed", TruthOf(failed), ended ? reason : "JobNotFinished", failed ? or_state : in_state}};
 }
 
 std::vector<Condition> ConditionsOfUnknownJob(const std::string& job_uid) {
@@ -75,16 +78,16 @@ std::vector<Condition> ConditionsOfUnknownJob(const std::string& job_uid) {
       ". Either the job was deleted (psctl job delete), or the coordinator has lost its journal. "
       "The object is not submitted again; delete the object and create it again to run the job");
   return {{"Accepted", Truth::kTrue, "JobSubmitted", "The coordinator had accepted the job."},
-          {"Running", Truth::kFalse, "JobUnknown", ""},
-          {"Finished", Truth::kTrue, "JobUnknown", ""},
-          {"Succeeded", Truth::kFalse, "JobUnknown", ""},
+          {"Running", Truth::kFalse, "JobUnknown", message},
+          {"Finished", Truth::kTrue, "JobUnknown", message},
+          {"Succeeded", Truth::kFalse, "JobUnknown", message},
           {"Failed", Truth::kTrue, "JobUnknown", message}};
 }
 
 std::vector<Condition> ConditionsWithoutJob(const Condition& accepted) {
   std::vector<Condition> conditions = {accepted};
   for (const char* type : {"Running", "Finished", "Succeeded", "Failed"})
-    conditions.push_back({type, Truth::kFalse, "NoJob", ""});
+    conditions.push_back({type, Truth::kFalse, "NoJob", "The object has no job yet."});
   return conditions;
 }
 

@@ -216,7 +216,10 @@ class OperatorSteps:
         """Deletes each pod of each role, and waits after each until the object states progress."""
         proof = self.proof
         for role in ("operator", "coordinator", "ps-server", "worker"):
-            for name, pod in sorted(proof.ready_pods(role).items()):
+            # The kubelet reports the operator as not ready while the API server is away, and its
+            # next report can be some seconds late.
+            pods = proof.wait("every %s is ready" % role, 60, lambda: proof.ready_pods(role))
+            for name, pod in sorted(pods.items()):
                 before = self.step("long-object")
                 times = proof.restart(role, name, pod)
                 after = self.wait_step("long-object", self.step("long-object"))
