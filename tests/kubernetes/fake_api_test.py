@@ -73,7 +73,7 @@ class Case(unittest.TestCase):
                 own.close()
 
     def list(self, query=""):
-        code, _, body = self.send("GET", JOBS + "?limit=200" + query)
+        code, _, body = self.send("GET", JOBS + "?limit=50" + query)
         self.assertEqual(code, 200, body)
         return body
 
@@ -218,7 +218,7 @@ class Objects(Case):
             page = self.list("&continue=" + query)
         self.assertEqual(names, list("abcde"))
         self.api.compact()
-        self.check_refused(self.send("GET", JOBS + "?limit=200&continue=" + query), 410, "Expired")
+        self.check_refused(self.send("GET", JOBS + "?limit=50&continue=" + query), 410, "Expired")
 
     def test_events_have_unique_names(self):
         event = {
@@ -321,6 +321,10 @@ class Watches(Case):
         watch = Watch(self, self.list()["metadata"]["resourceVersion"])
         self.api.touch("a")
         self.assertEqual(watch.next()["type"], "MODIFIED")
+        self.api.touch("a")
+        self.api.compact(after_watches=True)
+        self.api.touch("a")
+        self.assertEqual([watch.next()["type"] for _ in range(2)], ["MODIFIED"] * 2)
 
     def test_bytes_can_be_injected(self):
         watch = Watch(self, self.api.apply("a", {})["metadata"]["resourceVersion"])
@@ -348,7 +352,7 @@ class Violations(Case):
             ("GET", JOBS.replace("training/", "other/", 1), 403, "Forbidden"),
             ("GET", EVENTS, 403, "Forbidden"),
             ("GET", "/api/v1/namespaces/training/secrets", 403, "Forbidden"),
-            ("GET", "/apis/evergrad.dev/v1alpha1/trainingjobs?limit=200", 403, "Forbidden"),
+            ("GET", "/apis/evergrad.dev/v1alpha1/trainingjobs?limit=50", 403, "Forbidden"),
             ("GET", "/version", 404, "NotFound"),
         ):
             with self.subTest(method + " " + target):
@@ -441,7 +445,7 @@ class Faults(Case):
                 self.assertEqual(self.api.counts()[kind], 1)
                 self.assertEqual(self.api.counts()["answered-%d" % code], 1)
         self.api.set_rules(Rule("too-many"))
-        self.assertEqual(self.send("GET", JOBS + "?limit=200")[1]["retry-after"], "1")
+        self.assertEqual(self.send("GET", JOBS + "?limit=50")[1]["retry-after"], "1")
 
     def test_a_conflict_is_the_change_of_another_writer(self):
         self.api.apply("mnist", {})
@@ -489,7 +493,7 @@ class Faults(Case):
             self.list()
         self.api.set_rules(Rule("page", "list"))
         with contextlib.closing(http.client.HTTPConnection(self.api.address)) as connection:
-            connection.request("GET", JOBS + "?limit=200")
+            connection.request("GET", JOBS + "?limit=50")
             answer = connection.getresponse()
             self.assertEqual((answer.status, answer.read()[:6]), (502, b"<html>"))
         self.api.set_rules(Rule("slow", "list"))
@@ -541,7 +545,7 @@ class Faults(Case):
         version = self.api.apply("mnist", {})["metadata"]["resourceVersion"]
         kept = http.client.HTTPConnection(self.api.address, timeout=30)
         self.addCleanup(kept.close)
-        self.assertEqual(self.send("GET", JOBS + "?limit=200", connection=kept)[0], 200)
+        self.assertEqual(self.send("GET", JOBS + "?limit=50", connection=kept)[0], 200)
         watch = Watch(self, version)
         self.api.wait_for("the watch", lambda: self.api.watches)
         self.api.stop_listening()
@@ -556,7 +560,7 @@ class Faults(Case):
 
     def test_tokens_can_change(self):
         self.api.set_tokens({"old"})
-        target = JOBS + "?limit=200"
+        target = JOBS + "?limit=50"
         for headers in ({}, {"Authorization": "Bearer new"}, {"Authorization": "Basic old"}):
             self.check_refused(self.send("GET", target, headers=headers), 401, "Unauthorized")
         self.assertEqual(self.send("GET", target, headers={"Authorization": "Bearer old"})[0], 200)
@@ -584,11 +588,11 @@ class Faults(Case):
                 connection = http.client.HTTPSConnection(api.address, context=context, timeout=30)
                 with contextlib.closing(connection):
                     if right:
-                        found = self.send("GET", JOBS + "?limit=200", connection=connection)
+                        found = self.send("GET", JOBS + "?limit=50", connection=connection)
                         self.assertEqual(found[0], 200)
                         api.stop_listening()
                         with self.assertRaises(BROKEN):
-                            self.send("GET", JOBS + "?limit=200", connection=connection)
+                            self.send("GET", JOBS + "?limit=50", connection=connection)
                     else:
                         self.assertRaises(ssl.SSLError, connection.request, "GET", JOBS)
             api.wait_for("the failed handshake", lambda: api.counted["no-handshake"] == 1)
