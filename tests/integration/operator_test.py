@@ -495,6 +495,17 @@ class Deletions(OperatorCase):
         self.wait_state("next", "SUCCEEDED")
         self.job("next")
 
+    def test_an_object_that_was_never_submitted(self):
+        self.up()
+        self.start_operator()
+        self.kill(self.coordinator)
+        self.apply("early", counting(LONG, 5))
+        self.wait_condition("early", "Accepted", "Unknown", "CoordinatorUnreachable")
+        self.api.delete("early")
+        self.start_coordinator()
+        self.wait_gone("early")
+        self.assertEqual([job["state"] for job in self.jobs() if job["state"] != "CANCELLED"], [])
+
     def test_finalizers_of_others_are_kept(self):
         self.up()
         operator = self.start_operator()
@@ -683,7 +694,7 @@ class Faults(OperatorCase):
         self.wait_watch()
         with self.api.changed:
             # The newest version of a TrainingJob can be older than that of an Event.
-            self.api.compact()
+            self.api.compact(after_watches=True)
             self.api.send_bookmarks()
             version, counts = self.api.store.version, self.api.counts()
             self.api.end_watches()
@@ -764,6 +775,17 @@ class Hostile(OperatorCase):
         # Which of the objects can be served is not stated. None of them may be patched in vain for
         # ever, or reach another path.
         del self.api.violations[:]
+
+    def test_mistakes_whose_message_is_longer_than_an_event(self):
+        for length in range(3):  # a limit in bytes must not divide a character
+            name = "wrong-%d" % length
+            spec = counting()
+            spec["x" * length + "\u00e4"] = 1
+            spec.update(("\U0001f600" * 40 + str(i), {"\u0000": i}) for i in range(200))
+            self.apply(name, spec)
+            self.wait_condition(name, "Accepted", "False", "InvalidSpec")
+            self.wait_event(name, "Refused")
+        self.check_served()
 
     def test_lines_of_a_watch(self):
         version = '"metadata": {"resourceVersion": "1"}'

@@ -335,7 +335,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             while left > 0:
                 with api.changed:
                     left, ended = deadline - time.monotonic(), watch.ended
+                    before = watch.version
                     data = watch.take(api.store, left <= 0)
+                    if watch.version != before:
+                        api.changed.notify_all()
                     if not data and left > 0 and not ended:
                         api.changed.wait(min(left, 0.05))
                     if self.server.stopping.is_set() or watch.ended == "cut":
@@ -536,8 +539,16 @@ class FakeApi:
             self.changed.wait_for(lambda: self.held == 0)
             self.releasing = None
 
-    def compact(self):
+    def compact(self, after_watches=False):
+        """Forgets the history. With `after_watches`, waits until each watch has sent all changes,
+        so that no open watch gets 410."""
+
+        def sent():
+            return all(watch.version == self.store.version for watch in self.watches)
+
         with self.changed:
+            if after_watches:
+                self.wait_for("the watches to send all changes", sent)
             self.store.compact()
 
     def send_bookmarks(self):

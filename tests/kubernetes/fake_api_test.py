@@ -321,6 +321,10 @@ class Watches(Case):
         watch = Watch(self, self.list()["metadata"]["resourceVersion"])
         self.api.touch("a")
         self.assertEqual(watch.next()["type"], "MODIFIED")
+        self.api.touch("a")
+        self.api.compact(after_watches=True)
+        self.api.touch("a")
+        self.assertEqual([watch.next()["type"] for _ in range(2)], ["MODIFIED"] * 2)
 
     def test_bytes_can_be_injected(self):
         watch = Watch(self, self.api.apply("a", {})["metadata"]["resourceVersion"])
