@@ -171,7 +171,8 @@ Facts Controller::FactsOf(Held* held) {
   facts.jobs_known = jobs_.IsNewerThan(held->submitted);
   facts.job = jobs_.Find(RequestId(held->object));
   facts.trouble = jobs_.Trouble(now);
-  facts.settled = held->submitted >= MonoTime(0) || now - started_ >= kCallMax;
+  // An older list may lack a job that such a submission has made since.
+  facts.settled = jobs_.IsNewerThan(started_ + kCallMax);
   facts.now = Now();
   if (facts.job != nullptr) {
     UpdateMetric(held, *facts.job);
