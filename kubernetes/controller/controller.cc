@@ -274,7 +274,7 @@ bool Controller::Submit(Held* held) {
 void Controller::TakeRefusal(Held* held, const absl::Status& status) {
   const bool again = MaySucceedLater(status);
   held->next_submission = parts_.clock->Now() + std::max(options_.poll, PauseAfter(++held->refused));
-  if (OriginOf(status).empty()) {
+  if (!IsAnswer(status)) {
     // The call may have been carried out, and nobody has refused the spec.
     parts_.metrics->coordinator_errors.Add();
     return;
