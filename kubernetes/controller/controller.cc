@@ -24,6 +24,7 @@ using std::chrono::seconds;
 constexpr int kStepsAtOnce = 6;  // an object needs at most 4 steps until its job runs
 constexpr std::size_t kEventNameMax = 200;
 constexpr seconds kCancelEvery(5);
+constexpr std::uint64_t kEpochOfEnd = ~0ull;  // Held::metric_epoch once the job has ended
 
 // Returns whether the coordinator may accept the same submission later.
 bool MaySucceedLater(const absl::Status& status) {
@@ -143,12 +144,7 @@ bool Controller::Advance(Held* held) {
       return WriteStatus(held, decision.status);
   }
   switch (decision.step) {
-    case Step::kNone:
-      // Progress that is not written yet, and a submission that is due later, keep the object busy.
-      held->idle = decision.status == held->object.status && facts.jobs_known && facts.settled &&
-                   (!facts.refusal || !facts.refusal->again) &&
-                   (facts.job == nullptr || HasEnded(*facts.job));
-      return false;
+    case Step::kNone: held->idle = HasNothingToDo(*held, facts, decision); return false;
     case Step::kAddFinalizer: {
       std::vector<std::string> finalizers = held->object.finalizers;
       finalizers.emplace_back(kFinalizer);
@@ -165,6 +161,14 @@ bool Controller::Advance(Held* held) {
   return false;
 }
 
+// Progress that is not written yet, and a submission that is due later, keep an object busy.
+bool Controller::HasNothingToDo(const Held& held, const Facts& facts, const Decision& decision) {
+  if (decision.status != held.object.status || !facts.jobs_known || !facts.settled) return false;
+  if (facts.job != nullptr) return HasEnded(*facts.job) && held.metric_epoch == kEpochOfEnd;
+  return held.object.deleting || !TextOf(held.object.status, "jobUid").empty() ||
+         (facts.refusal && !facts.refusal->again);
+}
+
 Facts Controller::FactsOf(Held* held) {
   const MonoTime now = parts_.clock->Now();
   Facts facts;
@@ -176,7 +180,8 @@ Facts Controller::FactsOf(Held* held) {
   facts.now = Now();
   if (facts.job != nullptr) {
     UpdateMetric(held, *facts.job);
-    facts.metric = held->metric;
+    // A process that has just begun has not fetched the results yet.
+    facts.metric = held->metric.empty() ? TextOf(held->object.status, "metric") : held->metric;
     held->prepared = -1;
     held->submission.reset();
     held->refusal.reset();
@@ -207,11 +212,12 @@ void Controller::Prepare(Held* held) {
 // The list of jobs has no results of evaluations, so they are fetched when an epoch has begun or
 // the job has ended.
 void Controller::UpdateMetric(Held* held, const v1::JobStatus& job) {
-  const std::uint64_t epoch = HasEnded(job) ? ~0ull : job.epoch();
+  const std::uint64_t epoch = HasEnded(job) ? kEpochOfEnd : job.epoch();
   if (held->metric_epoch == epoch || !jobs_.reachable()) return;
   absl::StatusOr<v1::JobStatus> whole = parts_.coordinator->GetJob(job.job_uid());
   if (!whole.ok()) {
     parts_.metrics->coordinator_errors.Add();
+    if (IsAnswer(whole.status())) held->metric_epoch = epoch;
     return;
   }
   held->metric_epoch = epoch;

@@ -78,6 +78,7 @@ class Controller {
   // Takes one step. Returns whether the object may have a next step at once.
   bool Advance(Held* held);
   Facts FactsOf(Held* held);
+  static bool HasNothingToDo(const Held& held, const Facts& facts, const Decision& decision);
   void Prepare(Held* held);
   void UpdateMetric(Held* held, const v1::JobStatus& job);
   bool WriteStatus(Held* held, const Json& status);
