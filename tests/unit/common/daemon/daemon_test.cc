@@ -22,8 +22,8 @@ TEST_CASE("strings of a peer that are not UTF-8 cause no output on a daemon's st
 
 TEST_CASE("the help of a program that serves nothing has no flag of a listener") {
   Daemon caller({"evergrad-caller", "caller", /*serves=*/false, /*hands_over=*/false,
-                       /*has_coordinator=*/true},
-                      "test");
+                 /*has_coordinator=*/true},
+                "test");
   const std::string help = caller.options().Help();
   for (const char* flag :
        {"--listen", "--insecure-listen", "--advertise", "--address-file", "--failpoints",

@@ -40,13 +40,12 @@ TEST_CASE("a receiver gets each piece of a body before the server sends the next
   });
   std::string received;
   const auto client = MakeClient();
-  const auto response =
-      client->Send(Receiving(server.Url("/watch"), [&](absl::string_view bytes) {
-        received.append(bytes.data(), bytes.size());
-        if (received == "one\n") first.Set();
-        if (received == "one\ntwo") second.Set();
-        return true;
-      }));
+  const auto response = client->Send(Receiving(server.Url("/watch"), [&](absl::string_view bytes) {
+    received.append(bytes.data(), bytes.size());
+    if (received == "one\n") first.Set();
+    if (received == "one\ntwo") second.Set();
+    return true;
+  }));
   REQUIRE(response.status() == absl::OkStatus());
   CHECK(in_time);
   CHECK(received == "one\ntwo");
@@ -116,9 +115,8 @@ TEST_CASE("a receiver that returns false ends the transfer, and gets no further 
 }
 
 TEST_CASE("after a connection that is cut within a body the receiver has the pieces before it") {
-  for (const char* headers :
-       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
-        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"}) {
+  for (const char* headers : {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+                              "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"}) {
     CAPTURE(headers);
     TestServer server([&](Peer& peer, int) {
       peer.ReadRequest();

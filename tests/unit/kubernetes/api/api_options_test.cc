@@ -33,7 +33,8 @@ TEST_CASE("HTTPS is allowed to every host, and plain HTTP to this machine only")
        {"http://10.0.0.1:8001", "http://127.evil.org:8001", "http://127.0.0.1.evil.org",
         "http://localhost.evil.org", "http://[fd00::1]:8001", "http://[::]:80", "http://::1:80"}) {
     CAPTURE(server);
-    CHECK_THAT(Refusal(server), Catch::Contains("plain HTTP is allowed on a loopback address only"));
+    CHECK_THAT(Refusal(server),
+               Catch::Contains("plain HTTP is allowed on a loopback address only"));
   }
 }
 
@@ -71,8 +72,7 @@ TEST_CASE("a file of authorities that cannot be used is refused") {
   options.server = "https://a";
   options.name_space = "ns";
   options.ca_file = folder / "absent.pem";
-  CHECK_THAT(std::string(MakeHttpApi(options).status().message()),
-             Catch::Contains("absent.pem"));
+  CHECK_THAT(std::string(MakeHttpApi(options).status().message()), Catch::Contains("absent.pem"));
   std::ofstream(folder / "wrong.pem") << "hello";
   options.ca_file = folder / "wrong.pem";
   CHECK(MakeHttpApi(options).status().code() == absl::StatusCode::kInvalidArgument);

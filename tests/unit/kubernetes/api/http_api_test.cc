@@ -83,8 +83,9 @@ TEST_CASE("a list is fetched page by page, with the token of the server between 
       {ResponseOf(200, absl::StrCat(R"({"metadata":{"resourceVersion":"7","continue":"a/+="},)",
                                     R"("items":[)", ObjectText("a", "1"), ",", ObjectText("b", "2"),
                                     "]}")),
-       ResponseOf(200, absl::StrCat(R"({"metadata":{"resourceVersion":"7","continue":""},)",
-                                    R"("items":[)", ObjectText("c", "3"), R"(,{"metadata":5}]})"))});
+       ResponseOf(200,
+                  absl::StrCat(R"({"metadata":{"resourceVersion":"7","continue":""},)",
+                               R"("items":[)", ObjectText("c", "3"), R"(,{"metadata":5}]})"))});
   const auto list = server.MakeApi()->List();
   REQUIRE(list.status() == absl::OkStatus());
   REQUIRE(list->objects.size() == 3);
@@ -107,8 +108,9 @@ TEST_CASE("an empty list is a list, and an answer without items or a version is 
     CHECK(list->objects.empty());
   }
   for (const char* body :
-       {R"({"metadata":{"resourceVersion":"1"}})", R"({"metadata":{"resourceVersion":"1"},"items":null})",
-        R"({"metadata":{},"items":[]})", R"({"metadata":{"resourceVersion":5},"items":[]})",
+       {R"({"metadata":{"resourceVersion":"1"}})",
+        R"({"metadata":{"resourceVersion":"1"},"items":null})", R"({"metadata":{},"items":[]})",
+        R"({"metadata":{"resourceVersion":5},"items":[]})",
         R"({"metadata":{"resourceVersion":"1"},"items":{}})", "[]", "null"}) {
     CAPTURE(body);
     ScriptedServer server({ResponseOf(200, body)});
@@ -118,8 +120,8 @@ TEST_CASE("an empty list is a list, and an answer without items or a version is 
 }
 
 TEST_CASE("a list fails as a whole if one of its pages fails") {
-  const std::string page = ResponseOf(
-      200, R"({"metadata":{"resourceVersion":"7","continue":"x"},"items":[]})");
+  const std::string page =
+      ResponseOf(200, R"({"metadata":{"resourceVersion":"7","continue":"x"},"items":[]})");
   ScriptedServer server(
       {page, ResponseOf(410, R"({"reason":"Expired","message":"too old","code":410})")});
   CHECK(server.MakeApi()->List().status() ==
@@ -138,7 +140,8 @@ TEST_CASE("a list that never ends is refused") {
 
 TEST_CASE("finalizers are replaced with the version that they change") {
   ScriptedServer server({ResponseOf(200, ObjectText("mlp.a", "42"))});
-  const auto changed = server.MakeApi()->SetFinalizers(Object(), {"x/y", "evergrad.dev/cancel-job"});
+  const auto changed =
+      server.MakeApi()->SetFinalizers(Object(), {"x/y", "evergrad.dev/cancel-job"});
   REQUIRE(changed.status() == absl::OkStatus());
   CHECK(changed->resource_version == "42");
   CHECK(server.requests() ==
@@ -177,8 +180,8 @@ TEST_CASE("a status with bytes that are not UTF-8 is sent with replacements") {
 }
 
 TEST_CASE("an Event is posted to the Events of the namespace") {
-  ScriptedServer server({ResponseOf(201, "{}"),
-                         ResponseOf(409, R"({"reason":"AlreadyExists","message":"exists"})")});
+  ScriptedServer server(
+      {ResponseOf(201, "{}"), ResponseOf(409, R"({"reason":"AlreadyExists","message":"exists"})")});
   const auto api = server.MakeApi();
   CHECK(api->CreateEvent({{"kind", "Event"}}) == absl::OkStatus());
   CHECK(api->CreateEvent({{"kind", "Event"}}).code() == StatusCode::kAlreadyExists);
@@ -237,9 +240,7 @@ TEST_CASE("the token is read anew for each request") {
   ScriptedServer server(std::vector<std::string>(5, ResponseOf(201, "{}")));
   const auto api = server.MakeApi(path);
   const auto post = [&] { return api->CreateEvent(Json::object()); };
-  const auto write = [&](const std::string& text) {
-    std::ofstream(path, std::ios::trunc) << text;
-  };
+  const auto write = [&](const std::string& text) { std::ofstream(path, std::ios::trunc) << text; };
   CHECK(post().code() == StatusCode::kNotFound);  // the file is absent
   write("first\n");
   CHECK(post().ok());

@@ -34,8 +34,8 @@ TEST_CASE("an object has its name, versions, finalizers, spec and status") {
 
 TEST_CASE("an object without a name, a uid or a version is refused by the name of the key") {
   for (const char* key : {"name", "uid", "resourceVersion"}) {
-    const auto refused = absl::InvalidArgumentError("the object has no text metadata." +
-                                                    std::string(key));
+    const auto refused =
+        absl::InvalidArgumentError("the object has no text metadata." + std::string(key));
     Json json = Whole();
     json["metadata"].erase(key);
     CHECK(ParseJobObject(json).status() == refused);

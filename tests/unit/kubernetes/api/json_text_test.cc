@@ -14,7 +14,8 @@ std::string Nested(int arrays) {
 }
 
 TEST_CASE("text that is JSON is parsed, and other text is refused") {
-  for (const char* text : {"{}", "[]", "null", " 1 ", "\"\xc3\xa4\"", "{\"a\":[1,2.5,true,null]}"}) {
+  for (const char* text :
+       {"{}", "[]", "null", " 1 ", "\"\xc3\xa4\"", "{\"a\":[1,2.5,true,null]}"}) {
     CAPTURE(text);
     CHECK(ParseJson(text).ok());
   }

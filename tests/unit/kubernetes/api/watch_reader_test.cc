@@ -77,10 +77,10 @@ TEST_CASE("a hostile type is escaped and shortened in the message") {
 }
 
 TEST_CASE("all divisions of a stream into pieces give the same events") {
-  const std::string stream = Event("ADDED", "a", "1") + "\n\n" +
-                             R"({"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"2"}}})" +
-                             "\nnonsense\n" + Event("DELETED", "a", "3") + "\n" +
-                             Event("ADDED", "b", "4");  // without a line end
+  const std::string stream =
+      Event("ADDED", "a", "1") + "\n\n" +
+      R"({"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"2"}}})" + "\nnonsense\n" +
+      Event("DELETED", "a", "3") + "\n" + Event("ADDED", "b", "4");  // without a line end
   const std::vector<std::string> expected = {"changed a 1 ", "bookmark - 2 ",
                                              "unreadable -  INVALID_ARGUMENT", "removed a 3 "};
   for (std::size_t first = 0; first <= stream.size(); ++first) {
@@ -172,9 +172,9 @@ TEST_CASE("the message of an error is limited and escaped, and may be absent") {
   CHECK(ErrorOf(500, Json()).message() == "the API server answered status=500");
   CHECK(ErrorOf(500, {{"message", 5}, {"reason", nullptr}}).message() ==
         "the API server answered status=500");
-  const std::string message(
-      ErrorOf(403, {{"reason", std::string(1000, 'r')}, {"message", "a\n" + std::string(5000, 'm')}})
-          .message());
+  const std::string message(ErrorOf(403, {{"reason", std::string(1000, 'r')},
+                                          {"message", "a\n" + std::string(5000, 'm')}})
+                                .message());
   CHECK(message.size() < 700);
   CHECK_THAT(message, Catch::Contains(": a\\nmmm"));
 }
