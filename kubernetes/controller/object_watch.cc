@@ -53,18 +53,24 @@ bool ObjectWatch::Watch() {
   const absl::Status status =
       parts_.api->Watch(version_, [this](WatchEvent event) { OnEvent(std::move(event)); });
   if (parts_.interruption->interrupted()) return true;
+  // A server that ends each watch after its first event must not be asked without a pause.
+  const bool lasted = parts_.clock->Now() - begun >= kBegan;
+  const auto go_on = [&](bool from_version) {
+    if (!lasted) parts_.interruption->Wait(PauseAfter(1));
+    return from_version;
+  };
   if (!watch_error_.ok()) {
     // Version too old: the list has the present one. This is no failure, unless it happens again.
-    if (absl::IsOutOfRange(watch_error_) && heard_) return false;
+    if (absl::IsOutOfRange(watch_error_) && heard_) return go_on(false);
     ReportFailure("watch", watch_error_);
     return false;
   }
-  const bool began = heard_ || parts_.clock->Now() - begun >= kBegan;
+  const bool began = heard_ || lasted;
   if (began) failures_ = 0;
-  if (status.ok() && began) return true;
+  if (status.ok() && began) return go_on(true);
   if (began && absl::IsUnavailable(status)) {
     parts_.logger->Debug(absl::StrCat("a watch was cut, and continues: ", status.message()));
-    return true;
+    return go_on(true);
   }
   ReportFailure("watch", status.ok() ? absl::UnavailableError("the watch ended at once") : status);
   return false;

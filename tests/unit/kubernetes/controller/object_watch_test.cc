@@ -143,6 +143,17 @@ JobList ListOf(std::vector<JobObject> objects, const std::string& version) {
   return list;
 }
 
+// Found by reading: such a server got the next request at once.
+TEST_CASE("a server that ends each watch after one event gets a request each 100 ms") {
+  Stage stage;
+  stage.lists = {ListOf({}, "0")};
+  for (int i = 1; i <= 50; ++i)
+    stage.watches.push_back({{Event(Kind::kBookmark, absl::StrCat(i))}});
+  stage.Run();
+  CHECK(stage.clock.Now() == milliseconds(5000));
+  CHECK(stage.metrics.lists.value() == 1);
+}
+
 TEST_CASE("the pause doubles from 100 ms to 30 s") {
   const std::pair<int, int> cases[] = {{-1, 100},
                                        {0, 100},
@@ -164,7 +175,8 @@ TEST_CASE("the objects are listed, and watched from the version of the list on")
   stage.watches = {{{Event(Kind::kChanged, "8", "a"), Event(Kind::kRemoved, "9", "b"),
                      Event(Kind::kBookmark, "12")}},
                    {{Event(Kind::kChanged, "13", "c")}}};
-  CHECK(stage.Run() == Transcript{"list", "watch 7", "watch 12", "watch 13", "end"});
+  CHECK(stage.Run() ==
+        Transcript{"list", "watch 7", "wait 100", "watch 12", "wait 100", "watch 13", "end"});
   CHECK(stage.Taken() == "a=8 b=- c=13");
   CHECK(stage.metrics.lists.value() == 1);
   CHECK(stage.metrics.watches.value() == 3);
@@ -197,14 +209,15 @@ TEST_CASE("a failure is in the metrics and in the health until the next list") {
   REQUIRE(stage.readiness.Missing().size() == 1);
 }
 
-TEST_CASE("a version that is too old is followed by a list, without a pause if events came") {
+TEST_CASE("a version that is too old is followed by a list, and is no failure if events came") {
   Stage stage;
   stage.lists = {ListOf({}, "7"), ListOf({Object("a", "20")}, "20"), ListOf({}, "30")};
   stage.watches = {{{Event(Kind::kBookmark, "8"), ErrorEvent(absl::OutOfRangeError("too old"))}},
                    // The server refuses the version at once: as an event, and as its answer.
                    {{ErrorEvent(absl::OutOfRangeError("too old"))}}};
-  CHECK(stage.Run() ==
-        Transcript{"list", "watch 7", "list", "watch 20", "wait 100", "list", "watch 30", "end"});
+  CHECK(stage.Run() == Transcript{"list", "watch 7", "wait 100", "list", "watch 20", "wait 100",
+                                  "list", "watch 30", "end"});
+  CHECK(stage.metrics.api_errors.value() == 1);
 }
 
 TEST_CASE("a watch that is refused is followed by a pause and a list") {
@@ -226,7 +239,7 @@ TEST_CASE("a watch that is cut continues from its last version, without a list")
   stage.lists = {ListOf({}, "7")};
   stage.watches = {{{Event(Kind::kChanged, "8", "a")}, absl::UnavailableError("cut")},
                    {{}, absl::UnavailableError("cut"), seconds(200)}};
-  CHECK(stage.Run() == Transcript{"list", "watch 7", "watch 8", "watch 8", "end"});
+  CHECK(stage.Run() == Transcript{"list", "watch 7", "wait 100", "watch 8", "watch 8", "end"});
   CHECK(stage.metrics.api_errors.value() == 0);
 }
 
@@ -264,7 +277,7 @@ TEST_CASE("events and objects that cannot be read are counted, and their version
   WatchEvent without_version = unreadable;
   without_version.resource_version = "";
   stage.watches = {{{unreadable, without_version}}};
-  CHECK(stage.Run() == Transcript{"list", "watch 7", "watch 9", "end"});
+  CHECK(stage.Run() == Transcript{"list", "watch 7", "wait 100", "watch 9", "end"});
   CHECK(stage.metrics.unreadable.value() == 4);
   CHECK(stage.Taken() == "a=1");
 }
