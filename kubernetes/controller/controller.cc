@@ -147,6 +147,8 @@ void Controller::Handle(Held* held) {
 bool Controller::Advance(Held* held) {
   const Facts facts = FactsOf(held);
   const Decision decision = Decide(held->object, facts);
+  // A cancellation needs no record. It must not wait for an API server that refuses the status.
+  if (decision.step == Step::kCancel) Cancel(held, *facts.job);
   if (decision.status != held->object.status) {
     const MonoTime now = parts_.clock->Now();
     if (IsUrgent(held->object.status, decision.status) || now >= held->next_progress)
@@ -165,7 +167,7 @@ bool Controller::Advance(Held* held) {
       return SetFinalizers(held, std::move(finalizers));
     }
     case Step::kSubmit: return Submit(held);
-    case Step::kCancel: return Cancel(held, *facts.job);
+    case Step::kCancel: return false;
   }
   return false;
 }
@@ -244,7 +246,14 @@ bool Controller::WriteStatus(Held* held, const Json& status) {
   }
   parts_.metrics->status_writes.Add();
   held->object = *std::move(changed);
-  held->failures = api_failures_ = 0;
+  api_failures_ = 0;
+  if (IsUrgent(held->object.status, status)) {
+    Fail(held, "write the status",
+         absl::InternalError("the API server has stored another status; is the definition of "
+                             "TrainingJob that of this version (--print-crd)?"));
+    return false;
+  }
+  held->failures = 0;
   held->next_progress = parts_.clock->Now() + options_.status_every;
   for (const struct Report& report : ReportsOf(before, status)) Report(held->object, report);
   return true;
@@ -304,8 +313,8 @@ void Controller::TakeRefusal(Held* held, const absl::Status& status) {
                           std::string(status.message()), again};
 }
 
-bool Controller::Cancel(Held* held, const v1::JobStatus& job) {
-  if (parts_.clock->Now() < held->next_cancel || coordinator_silent_) return false;
+void Controller::Cancel(Held* held, const v1::JobStatus& job) {
+  if (parts_.clock->Now() < held->next_cancel || coordinator_silent_) return;
   const absl::Status status = parts_.coordinator->CancelJob(job.job_uid());
   // The job's end arrives with a list of jobs. If it takes long, the call is repeated.
   held->next_cancel = parts_.clock->Now() + kCancelEvery;
@@ -314,7 +323,7 @@ bool Controller::Cancel(Held* held, const v1::JobStatus& job) {
     coordinator_silent_ = !IsAnswer(status);
     parts_.logger->Warning(absl::StrCat("cannot cancel the job of a deleted object: object=",
                                         held->object.name, ": ", status.message()));
-    return false;
+    return;
   }
   parts_.metrics->cancellations.Add();
   parts_.logger->Info(
@@ -322,7 +331,6 @@ bool Controller::Cancel(Held* held, const v1::JobStatus& job) {
                    " job_uid=", JobUidString(JobUid(job.job_uid()))));
   Report(held->object, {"Cancelling", "The object is deleted, so its job is cancelled.", false});
   next_poll_ = parts_.clock->Now();
-  return false;
 }
 
 void Controller::Report(const JobObject& object, const struct Report& report) {

@@ -84,7 +84,8 @@ class Controller {
   bool WriteStatus(Held* held, const Json& status);
   bool SetFinalizers(Held* held, std::vector<std::string> finalizers);
   bool Submit(Held* held);
-  bool Cancel(Held* held, const v1::JobStatus& job);
+  // Cancels the job, unless that was tried a short time ago.
+  void Cancel(Held* held, const v1::JobStatus& job);
   void TakeRefusal(Held* held, const absl::Status& status);
   void Report(const JobObject& object, const struct Report& report);
   // Notes a failed request about the object, and delays its next step.

@@ -210,6 +210,36 @@ TEST_CASE("a cancellation that is refused is repeated, and the log says why") {
   CHECK(stage.Log().back() == "cannot cancel the job of a deleted object: object=mlp: not yours");
 }
 
+// Found by reading: the job of a deleted object ran on while its status could not be written.
+TEST_CASE("the job of a deleted object is cancelled although its status is refused") {
+  Stage stage;
+  stage.Create("mlp");
+  stage.Round();
+  stage.Round();
+  stage.api.before = [](const std::string& call) {
+    return absl::StartsWith(call, "status") ? absl::InvalidArgumentError("invalid")
+                                            : absl::OkStatus();
+  };
+  stage.api.Delete("mlp");
+  stage.Deliver("mlp");
+  CHECK(Only(stage.Round(), "cancel").size() == 1);
+  stage.coordinator.job().set_state("CANCELLED");
+  stage.During(seconds(3));
+  CHECK(stage.api.objects.empty());
+}
+
+// Found by reading: such an object cost six requests in each round.
+TEST_CASE("an API server that stores another state is asked less and less often, and reported") {
+  Stage stage;
+  stage.Create("mlp");
+  stage.api.after = [&](const std::string& call) {
+    if (absl::StartsWith(call, "status")) stage.api.objects.at("mlp").status.erase("state");
+  };
+  CHECK(Only(stage.Round(), "status").size() == 1);
+  CHECK(Only(stage.During(seconds(60)), "status").size() <= 9);
+  CHECK_THAT(stage.Log().back(), Catch::Contains("the API server has stored another status"));
+}
+
 TEST_CASE("an API server that drops a member of the status gets no request in each round") {
   Stage stage;
   stage.api.after = [&](const std::string& call) {

@@ -95,9 +95,9 @@ class FakeApi final : public Api {
       return absl::AbortedError("conflict");
     change(&found->second);
     found->second.resource_version = absl::StrCat(++version_);
+    if (after) after(call);
     JobObject changed = found->second;
     if (changed.deleting && changed.finalizers.empty()) objects.erase(found);
-    if (after) after(call);
     return changed;
   }
 
