@@ -55,6 +55,28 @@ std::string EventName(const JobObject& object, const std::string& reason) {
                       absl::AsciiStrToLower(reason));
 }
 
+// Returns an Event of core/v1.
+Json EventOf(const JobObject& object, const struct Report& report, const std::string& name_space,
+             const std::string& now) {
+  return {{"apiVersion", "v1"},
+          {"kind", "Event"},
+          {"metadata", {{"name", EventName(object, report.reason)}, {"namespace", name_space}}},
+          {"involvedObject",
+           {{"apiVersion", "evergrad.dev/v1alpha1"},
+            {"kind", "TrainingJob"},
+            {"name", object.name},
+            {"namespace", name_space},
+            {"uid", object.uid},
+            {"resourceVersion", object.resource_version}}},
+          {"reason", report.reason},
+          {"message", report.message.substr(0, 1000)},
+          {"type", report.warning ? "Warning" : "Normal"},
+          {"source", {{"component", "evergrad-operator"}}},
+          {"firstTimestamp", now},
+          {"lastTimestamp", now},
+          {"count", 1}};
+}
+
 }  // namespace
 
 Controller::Controller(ControllerOptions options, Parts parts)
@@ -335,27 +357,8 @@ void Controller::Cancel(Held* held, const v1::JobStatus& job) {
 
 void Controller::Report(const JobObject& object, const struct Report& report) {
   if (parts_.clock->Now() < api_not_before_) return;
-  const std::string now = Now();
-  const Json event = {
-      {"apiVersion", "v1"},
-      {"kind", "Event"},
-      {"metadata",
-       {{"name", EventName(object, report.reason)}, {"namespace", options_.name_space}}},
-      {"involvedObject",
-       {{"apiVersion", "evergrad.dev/v1alpha1"},
-        {"kind", "TrainingJob"},
-        {"name", object.name},
-        {"namespace", options_.name_space},
-        {"uid", object.uid},
-        {"resourceVersion", object.resource_version}}},
-      {"reason", report.reason},
-      {"message", report.message.substr(0, 1000)},
-      {"type", report.warning ? "Warning" : "Normal"},
-      {"source", {{"component", "evergrad-operator"}}},
-      {"firstTimestamp", now},
-      {"lastTimestamp", now},
-      {"count", 1}};
-  const absl::Status status = parts_.api->CreateEvent(event);
+  const absl::Status status =
+      parts_.api->CreateEvent(EventOf(object, report, options_.name_space, Now()));
   if (status.ok()) {
     parts_.metrics->events.Add();
   } else if (!absl::IsAlreadyExists(status)) {
