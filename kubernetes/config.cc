@@ -19,11 +19,12 @@ constexpr std::size_t kNamespaceBytesMax = 4096;
 }  // namespace
 
 void AddOptions(Config* config, daemon::OptionTable* table) {
-  table->Add("api_server", &config->api_server,
-             "URL of the API server of Kubernetes, https://HOST:PORT. Plain http:// is allowed on a "
-             "loopback address, for kubectl proxy. Empty means the API server of this pod's "
-             "cluster (KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT), with the authority "
-             "and the token of the pod's service account");
+  table->Add(
+      "api_server", &config->api_server,
+      "URL of the API server of Kubernetes, https://HOST:PORT. Plain http:// is allowed on a "
+      "loopback address, for kubectl proxy. Empty means the API server of this pod's "
+      "cluster (KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT), with the authority "
+      "and the token of the pod's service account");
   table->Add("api_ca", &config->api_ca,
              "PEM file of the authority of the API server's certificate. With --api-server, empty "
              "means the authorities of the system");
@@ -44,9 +45,8 @@ void AddOptions(Config* config, daemon::OptionTable* table) {
                   [] { return absl::StatusOr<std::string>(config::TrainingJobCrd()); });
 }
 
-absl::Status Resolve(
-    const std::function<std::optional<std::string>(const std::string&)>& variable, Config* config,
-    const std::string& folder) {
+absl::Status Resolve(const std::function<std::optional<std::string>(const std::string&)>& variable,
+                     Config* config, const std::string& folder) {
   if (config->api_server.empty()) {
     const std::string host = variable("KUBERNETES_SERVICE_HOST").value_or("");
     const std::string port = variable("KUBERNETES_SERVICE_PORT").value_or("");

@@ -23,13 +23,13 @@ void AddOptions(Config* config, daemon::OptionTable* table);
 
 // Fills in the settings that are not given, as far as a pod has them: the API server from the
 // variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, and the authority, the token and
-// the namespace from the files of the service account. A given --api-server means that the files of
-// the service account are not used. `variable` reads the environment; `folder` is the folder of the
-// service account, except in tests. Returns InvalidArgument (a user's error) if the API server or
-// the namespace is not known, or a value is not allowed.
-absl::Status Resolve(
-    const std::function<std::optional<std::string>(const std::string&)>& variable, Config* config,
-    const std::string& folder = "/var/run/secrets/kubernetes.io/serviceaccount");
+// the namespace from the files of the service account. With a given --api-server, the authority and
+// the token of the service account are not used. `variable` reads the environment; `folder` is the
+// folder of the service account, except in tests. Returns InvalidArgument (a user's error) if the
+// API server or the namespace is not known, or a value is not allowed.
+absl::Status Resolve(const std::function<std::optional<std::string>(const std::string&)>& variable,
+                     Config* config,
+                     const std::string& folder = "/var/run/secrets/kubernetes.io/serviceaccount");
 
 // Returns the variables whose values may stand in an object as ${NAME}: those that begin with
 // EVERGRAD_. Everybody who may create objects could read the values of others in messages.

@@ -60,17 +60,17 @@ int main(int argc, char** argv) {
                                       .interruption = &interruption});
   if (!api.ok()) return daemon.Fail(api.status());
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints(), &daemon.health());
-  auto coordinator = kubernetes::MakeCoordinatorCalls(
-      transport.get(), daemon.common().coordinator, daemon.channel_options());
+  auto coordinator = kubernetes::MakeCoordinatorCalls(transport.get(), daemon.common().coordinator,
+                                                      daemon.channel_options());
   if (!coordinator.ok()) return daemon.Fail(coordinator.status());
 
   kubernetes::OperatorMetrics metrics{daemon.registry()};
   auto& readiness = daemon.health().readiness();
   const std::string metrics_url = daemon.metrics_url();
-  daemon.logger().Info(absl::StrCat(
-      "watching TrainingJobs: namespace=", config.name_space, " api_server=", config.api_server,
-      " coordinator=", daemon.common().coordinator,
-      metrics_url.empty() ? "" : absl::StrCat(", metrics at ", metrics_url)));
+  daemon.logger().Info(
+      absl::StrCat("watching TrainingJobs: namespace=", config.name_space,
+                   " api_server=", config.api_server, " coordinator=", daemon.common().coordinator,
+                   metrics_url.empty() ? "" : absl::StrCat(", metrics at ", metrics_url)));
   {
     const kubernetes::Operator running(
         std::move(options),

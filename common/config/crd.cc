@@ -133,11 +133,10 @@ Node StatusSchema() {
   Append(&conditions, "x-kubernetes-list-map-keys", MakeList(std::move(list_keys)));
 
   Node properties = Map();
-  Append(
-      &properties, "state",
-      Field("string",
-            "state of the job: QUEUED, STARTING, RUNNING, SUCCEEDED, FAILED, CANCELLED; INVALID "
-            "if no job was made of the object"));
+  Append(&properties, "state",
+         Field("string",
+               "state of the job: QUEUED, STARTING, RUNNING, SUCCEEDED, FAILED, CANCELLED; INVALID "
+               "if no job was made of the object"));
   Append(&properties, "jobUid", Field("string", "uid of the job at the coordinator"));
   Append(&properties, "step", Field("integer", "steps that are done"));
   Append(&properties, "steps", Field("integer", "steps of the whole job; 0 if not known yet"));

@@ -70,14 +70,15 @@ Daemon::Daemon(Program program, std::string summary)
 }
 
 void Daemon::AddMetricsOptions() {
-  table_.Add("metrics_listen", &common_.metrics_listen,
-             absl::StrCat(
-                 "serve Prometheus text at ADDRESS/metrics, the health of this daemon at "
-                 "ADDRESS/livez and /readyz, and `ok` at /healthz. The protocol is plain HTTP on "
-                 "a loopback address",
-                 program_.serves ? " and with --insecure-listen" : "",
-                 ". On other addresses with TLS the protocol is HTTPS, and only /metrics requires a "
-                 "client certificate. Empty means off"));
+  table_.Add(
+      "metrics_listen", &common_.metrics_listen,
+      absl::StrCat(
+          "serve Prometheus text at ADDRESS/metrics, the health of this daemon at "
+          "ADDRESS/livez and /readyz, and `ok` at /healthz. The protocol is plain HTTP on "
+          "a loopback address",
+          program_.serves ? " and with --insecure-listen" : "",
+          ". On other addresses with TLS the protocol is HTTPS, and only /metrics requires a "
+          "client certificate. Empty means off"));
   table_.Add("insecure_metrics", &common_.insecure_metrics,
              absl::StrCat("serve --metrics-listen as plain HTTP, WITHOUT encryption or "
                           "authentication, even if other machines can reach the address",
@@ -141,8 +142,7 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
     std::fputs(outcome->text.c_str(), stdout);
     return kExitOk;
   }
-  if (program_.hands_over)
-    common_.preemption.source_is_set = table_.IsSet("preemption_source");
+  if (program_.hands_over) common_.preemption.source_is_set = table_.IsSet("preemption_source");
   if (const absl::Status status = CheckCommonOptions(program_, common_); !status.ok()) {
     SayOnStderr(table_.program(), status.message());
     return kExitUsage;

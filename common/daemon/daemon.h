@@ -59,9 +59,9 @@ struct CommonOptions {
 
 // The properties of a program on which the common options depend.
 struct Program {
-  std::string name;      // "evergrad-worker"
-  std::string role;      // for the names of metrics, and of the certificate: "worker"
-  bool serves = true;    // serves RPCs: has --listen and its like, --failpoints and --address-file
+  std::string name;    // "evergrad-worker"
+  std::string role;    // for the names of metrics, and of the certificate: "worker"
+  bool serves = true;  // serves RPCs: has --listen and its like, --failpoints and --address-file
   bool hands_over = true;       // has work to hand over before it ends: has --preemption-source
   bool has_coordinator = true;  // calls a coordinator: has --coordinator
 };
@@ -144,7 +144,8 @@ class Daemon {
   transport::ServerOptions server_options() const;
   transport::ChannelOptions channel_options() const;
 
-  // The role calls this function once the daemon listens, if it serves. Logs the address (with a warning for
+  // The role calls this function once the daemon listens, if it serves. Logs the address (with a
+  // warning for
   // --insecure-listen), reports that the readiness condition `listening` is met, and writes
   // --address-file atomically.
   absl::Status ReportListening(const std::string& bound_address);

@@ -64,8 +64,9 @@ class Client {
   // (the peer's certificate cannot be verified or is not valid for the host), ResourceExhausted
   // (the body is larger than `response_bytes_max`, or there are more than 200 headers or 64 KiB of
   // them), InvalidArgument (the URL, the method or a header of the request) and Cancelled (the
-  // interruption, or `receive_body` returned false). Each error names the method and the URL without its query. A refused URL is not
-  // repeated, because it may have a password, and no error contains a header.
+  // interruption, or `receive_body` returned false). Each error names the method and the URL
+  // without its query. A refused URL is not repeated, because it may have a password, and no error
+  // contains a header.
   virtual absl::StatusOr<Response> Send(const Request& request) = 0;
 };
 

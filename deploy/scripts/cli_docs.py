@@ -195,8 +195,13 @@ def metrics(bin_folder):
         )
         # No API server listens there. The metrics are the same without one.
         _, operator = cluster.start(
-            OPERATOR, "--coordinator", address, "--api-server", "http://127.0.0.1:1",
-            "--namespace", "docs"
+            OPERATOR,
+            "--coordinator",
+            address,
+            "--api-server",
+            "http://127.0.0.1:1",
+            "--namespace",
+            "docs",
         )
         parts = []
         for name, url in zip((*DAEMONS, OPERATOR), (coordinator, server, worker, operator)):

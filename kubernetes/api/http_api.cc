@@ -91,9 +91,9 @@ class HttpApi final : public Api {
     WatchReader reader(on_event);
     http::Request request;
     request.method = "GET";
-    request.url = absl::StrCat(
-        jobs_, "?watch=1&allowWatchBookmarks=true&resourceVersion=", PercentEncoded(resource_version),
-        "&timeoutSeconds=", kWatchFor.count());
+    request.url =
+        absl::StrCat(jobs_, "?watch=1&allowWatchBookmarks=true&resourceVersion=",
+                     PercentEncoded(resource_version), "&timeoutSeconds=", kWatchFor.count());
     request.receive_body = [&](absl::string_view bytes) { return reader.Add(bytes); };
     EG_RETURN_IF_ERROR(AddHeaders("", &request));
     EG_ASSIGN_OR_RETURN(const http::Response response, watches_->Send(request));
@@ -145,11 +145,10 @@ class HttpApi final : public Api {
   absl::StatusOr<JobObject> Patch(const JobObject& object, absl::string_view subresource,
                                   Json patch) {
     patch["metadata"]["resourceVersion"] = object.resource_version;
-    EG_ASSIGN_OR_RETURN(
-        const Json json,
-        Call(requests_.get(), "PATCH",
-             absl::StrCat(jobs_, "/", PercentEncoded(object.name), subresource),
-             "application/merge-patch+json", Dump(patch), kObjectBytesMax));
+    EG_ASSIGN_OR_RETURN(const Json json,
+                        Call(requests_.get(), "PATCH",
+                             absl::StrCat(jobs_, "/", PercentEncoded(object.name), subresource),
+                             "application/merge-patch+json", Dump(patch), kObjectBytesMax));
     absl::StatusOr<JobObject> changed = ParseJobObject(json);
     if (changed.ok()) return changed;
     return absl::UnavailableError(
@@ -233,8 +232,8 @@ absl::Status CheckApiOptions(const ApiOptions& options) {
                                Quoted(options.server, 100), "`"));
   if (rest.empty() || absl::StrContains(rest, '/') || absl::StrContains(rest, '?') ||
       absl::StrContains(rest, '@'))
-    return Refuse(absl::StrCat("--api-server: expected https://HOST:PORT without a path or a user ",
-                               "name"));
+    return Refuse(
+        absl::StrCat("--api-server: expected https://HOST:PORT without a path or a user ", "name"));
   if (plain && !IsLoopbackUrl(rest))
     return Refuse(absl::StrCat(
         "--api-server: plain HTTP is allowed on a loopback address only (kubectl proxy), got `",
@@ -259,8 +258,8 @@ absl::StatusOr<std::unique_ptr<Api>> MakeHttpApi(ApiOptions options) {
   std::unique_ptr<http::Client> requests = *std::move(first);
   EG_ASSIGN_OR_RETURN(auto lists, MakeClient(options, kListMax));
   EG_ASSIGN_OR_RETURN(auto watches, MakeClient(options, kWatchMax));
-  return std::unique_ptr<Api>(std::make_unique<HttpApi>(
-      std::move(options), std::move(requests), std::move(lists), std::move(watches)));
+  return std::unique_ptr<Api>(std::make_unique<HttpApi>(std::move(options), std::move(requests),
+                                                        std::move(lists), std::move(watches)));
 }
 
 }  // namespace evergrad::kubernetes

@@ -39,10 +39,10 @@ absl::Status ErrorOf(std::int64_t http_status, const Json& status_object) {
   const std::string reason = TextOf(status_object, "reason");
   return absl::Status(
       CodeOf(http_status, reason),
-      absl::StrCat("the API server answered status=", http_status,
-                   reason.empty() ? "" : absl::StrCat(" reason=", Quoted(reason, 60)),
-                   message.empty() ? ""
-                                   : absl::StrCat(": ", Quoted(message, kMessageCharactersMax))));
+      absl::StrCat(
+          "the API server answered status=", http_status,
+          reason.empty() ? "" : absl::StrCat(" reason=", Quoted(reason, 60)),
+          message.empty() ? "" : absl::StrCat(": ", Quoted(message, kMessageCharactersMax))));
 }
 
 WatchEvent ReadWatchEvent(absl::string_view line) {

@@ -24,6 +24,7 @@ using std::chrono::seconds;
 constexpr int kStepsAtOnce = 6;  // an object needs at most 4 steps until its job runs
 constexpr std::size_t kEventNameMax = 200;
 constexpr seconds kCancelEvery(5);
+constexpr std::uint64_t kEpochOfEnd = ~0ull;  // Held::metric_epoch once the job has ended
 
 // Returns whether the coordinator may accept the same submission later.
 bool MaySucceedLater(const absl::Status& status) {
@@ -47,8 +48,33 @@ std::string MetricText(const v1::EpochRow& row) {
 
 // The name of an Event is the same at every try, so a repeat makes no second Event.
 std::string EventName(const JobObject& object, const std::string& reason) {
-  return absl::StrCat(object.name.substr(0, kEventNameMax), ".", object.uid.substr(0, 8), ".",
-                      object.generation, ".", absl::AsciiStrToLower(reason));
+  std::string name = object.name.substr(0, kEventNameMax);
+  // Each part of a name must end with a letter or a digit.
+  while (!name.empty() && (name.back() == '-' || name.back() == '.')) name.pop_back();
+  return absl::StrCat(name, ".", object.uid.substr(0, 8), ".", object.generation, ".",
+                      absl::AsciiStrToLower(reason));
+}
+
+// Returns an Event of core/v1.
+Json EventOf(const JobObject& object, const struct Report& report, const std::string& name_space,
+             const std::string& now) {
+  return {{"apiVersion", "v1"},
+          {"kind", "Event"},
+          {"metadata", {{"name", EventName(object, report.reason)}, {"namespace", name_space}}},
+          {"involvedObject",
+           {{"apiVersion", "evergrad.dev/v1alpha1"},
+            {"kind", "TrainingJob"},
+            {"name", object.name},
+            {"namespace", name_space},
+            {"uid", object.uid},
+            {"resourceVersion", object.resource_version}}},
+          {"reason", report.reason},
+          {"message", report.message.substr(0, 1000)},
+          {"type", report.warning ? "Warning" : "Normal"},
+          {"source", {{"component", "evergrad-operator"}}},
+          {"firstTimestamp", now},
+          {"lastTimestamp", now},
+          {"count", 1}};
 }
 
 }  // namespace
@@ -59,7 +85,12 @@ Controller::Controller(ControllerOptions options, Parts parts)
 MonoTime Controller::Round(ObjectFeed::Changes changes) {
   TakeIn(std::move(changes));
   if (parts_.clock->Now() >= next_poll_) PollJobs();
-  for (auto& [name, held] : objects_) Handle(&held);
+  // An object whose requests always fail must not take the turn of the others after each pause.
+  auto next = objects_.upper_bound(failed_last_);
+  for (std::size_t i = 0; i < objects_.size(); ++i, ++next) {
+    if (next == objects_.end()) next = objects_.begin();
+    Handle(&next->second);
+  }
   CountObjects();
   return next_poll_;
 }
@@ -103,6 +134,7 @@ void Controller::PollJobs() {
   next_poll_ = now + options_.poll;
   const bool was_reachable = jobs_.reachable();
   if (list.ok()) {
+    coordinator_silent_ = false;
     jobs_.Take(*list, options_.owner, asked);
     if (!was_reachable) {
       parts_.logger->Info("the coordinator answers");
@@ -137,18 +169,15 @@ void Controller::Handle(Held* held) {
 bool Controller::Advance(Held* held) {
   const Facts facts = FactsOf(held);
   const Decision decision = Decide(held->object, facts);
+  // A cancellation needs no record. It must not wait for an API server that refuses the status.
+  if (decision.step == Step::kCancel) Cancel(held, *facts.job);
   if (decision.status != held->object.status) {
     const MonoTime now = parts_.clock->Now();
     if (IsUrgent(held->object.status, decision.status) || now >= held->next_progress)
       return WriteStatus(held, decision.status);
   }
   switch (decision.step) {
-    case Step::kNone:
-      // Progress that is not written yet, and a submission that is due later, keep the object busy.
-      held->idle = decision.status == held->object.status && facts.jobs_known && facts.settled &&
-                   (!facts.refusal || !facts.refusal->again) &&
-                   (facts.job == nullptr || HasEnded(*facts.job));
-      return false;
+    case Step::kNone: held->idle = HasNothingToDo(*held, facts, decision); return false;
     case Step::kAddFinalizer: {
       std::vector<std::string> finalizers = held->object.finalizers;
       finalizers.emplace_back(kFinalizer);
@@ -160,9 +189,17 @@ bool Controller::Advance(Held* held) {
       return SetFinalizers(held, std::move(finalizers));
     }
     case Step::kSubmit: return Submit(held);
-    case Step::kCancel: return Cancel(held, *facts.job);
+    case Step::kCancel: return false;
   }
   return false;
+}
+
+// Progress that is not written yet, and a submission that is due later, keep an object busy.
+bool Controller::HasNothingToDo(const Held& held, const Facts& facts, const Decision& decision) {
+  if (decision.status != held.object.status || !facts.jobs_known || !facts.settled) return false;
+  if (facts.job != nullptr) return HasEnded(*facts.job) && held.metric_epoch == kEpochOfEnd;
+  return held.object.deleting || !TextOf(held.object.status, "jobUid").empty() ||
+         (facts.refusal && !facts.refusal->again);
 }
 
 Facts Controller::FactsOf(Held* held) {
@@ -171,18 +208,20 @@ Facts Controller::FactsOf(Held* held) {
   facts.jobs_known = jobs_.IsNewerThan(held->submitted);
   facts.job = jobs_.Find(RequestId(held->object));
   facts.trouble = jobs_.Trouble(now);
-  facts.settled = held->submitted >= MonoTime(0) || now - started_ >= kCallMax;
+  // An older list may lack a job that such a submission has made since.
+  facts.settled = jobs_.IsNewerThan(started_ + kCallMax);
   facts.now = Now();
   if (facts.job != nullptr) {
     UpdateMetric(held, *facts.job);
-    facts.metric = held->metric;
+    // A process that has just begun has not fetched the results yet.
+    facts.metric = held->metric.empty() ? TextOf(held->object.status, "metric") : held->metric;
     held->prepared = -1;
     held->submission.reset();
     held->refusal.reset();
   } else if (TextOf(held->object.status, "jobUid").empty() && !held->object.deleting) {
     Prepare(held);
     facts.refusal = held->refusal;
-    facts.may_submit = now >= held->next_submission;
+    facts.may_submit = now >= held->next_submission && !coordinator_silent_;
   }
   return facts;
 }
@@ -206,11 +245,13 @@ void Controller::Prepare(Held* held) {
 // The list of jobs has no results of evaluations, so they are fetched when an epoch has begun or
 // the job has ended.
 void Controller::UpdateMetric(Held* held, const v1::JobStatus& job) {
-  const std::uint64_t epoch = HasEnded(job) ? ~0ull : job.epoch();
-  if (held->metric_epoch == epoch || !jobs_.reachable()) return;
+  const std::uint64_t epoch = HasEnded(job) ? kEpochOfEnd : job.epoch();
+  if (held->metric_epoch == epoch || !jobs_.reachable() || coordinator_silent_) return;
   absl::StatusOr<v1::JobStatus> whole = parts_.coordinator->GetJob(job.job_uid());
   if (!whole.ok()) {
     parts_.metrics->coordinator_errors.Add();
+    coordinator_silent_ = !IsAnswer(whole.status());
+    if (IsAnswer(whole.status())) held->metric_epoch = epoch;
     return;
   }
   held->metric_epoch = epoch;
@@ -227,6 +268,13 @@ bool Controller::WriteStatus(Held* held, const Json& status) {
   }
   parts_.metrics->status_writes.Add();
   held->object = *std::move(changed);
+  api_failures_ = 0;
+  if (IsUrgent(held->object.status, status)) {
+    Fail(held, "write the status",
+         absl::InternalError("the API server has stored another status; is the definition of "
+                             "TrainingJob that of this version (--print-crd)?"));
+    return false;
+  }
   held->failures = 0;
   held->next_progress = parts_.clock->Now() + options_.status_every;
   for (const struct Report& report : ReportsOf(before, status)) Report(held->object, report);
@@ -236,22 +284,20 @@ bool Controller::WriteStatus(Held* held, const Json& status) {
 bool Controller::SetFinalizers(Held* held, std::vector<std::string> finalizers) {
   absl::StatusOr<JobObject> changed = parts_.api->SetFinalizers(held->object, finalizers);
   if (!changed.ok()) {
-    // Without its last finalizer a deleted object no longer exists.
-    if (absl::IsNotFound(changed.status())) held->not_before = parts_.clock->Now() + seconds(1);
     Fail(held, "change the finalizers", changed.status());
     return false;
   }
   const bool gone = changed->deleting && changed->finalizers.empty();
   held->object = *std::move(changed);
-  held->failures = 0;
+  held->failures = api_failures_ = 0;
   return !gone;
 }
 
 bool Controller::Submit(Held* held) {
   v1::SubmitJobRequest request;
   request.set_yaml(held->submission->yaml);
-  request.set_source_name(absl::StrCat("trainingjob/", options_.name_space, "/",
-                                       held->object.name));
+  request.set_source_name(
+      absl::StrCat("trainingjob/", options_.name_space, "/", held->object.name));
   request.set_request_id(RequestId(held->object));
   const absl::StatusOr<v1::SubmitJobResponse> response = parts_.coordinator->SubmitJob(request);
   held->submitted = parts_.clock->Now();
@@ -260,10 +306,9 @@ bool Controller::Submit(Held* held) {
     parts_.metrics->submissions.Add();
     held->refused = 0;
     held->refusal.reset();
-    parts_.logger->Info(
-        absl::StrCat("submitted: object=", held->object.name,
-                     " generation=", held->object.generation,
-                     " job_uid=", JobUidString(JobUid(response->job_uid()))));
+    parts_.logger->Info(absl::StrCat("submitted: object=", held->object.name,
+                                     " generation=", held->object.generation,
+                                     " job_uid=", JobUidString(JobUid(response->job_uid()))));
     return false;
   }
   TakeRefusal(held, response.status());
@@ -272,70 +317,54 @@ bool Controller::Submit(Held* held) {
 
 void Controller::TakeRefusal(Held* held, const absl::Status& status) {
   const bool again = MaySucceedLater(status);
-  held->next_submission = parts_.clock->Now() + std::max(options_.poll, PauseAfter(++held->refused));
-  if (OriginOf(status).empty()) {
+  held->next_submission =
+      parts_.clock->Now() + std::max(options_.poll, PauseAfter(++held->refused));
+  if (!IsAnswer(status)) {
     // The call may have been carried out, and nobody has refused the spec.
     parts_.metrics->coordinator_errors.Add();
+    coordinator_silent_ = true;
     return;
   }
   if (!held->refusal) {
     parts_.metrics->refusals.Add();
-    parts_.logger->Warning(absl::StrCat("the coordinator refuses an object: object=",
-                                        held->object.name,
-                                        " generation=", held->object.generation, ": ",
-                                        status.message()));
+    parts_.logger->Warning(
+        absl::StrCat("the coordinator refuses an object: object=", held->object.name,
+                     " generation=", held->object.generation, ": ", status.message()));
   }
   held->refusal = Refusal{absl::IsAlreadyExists(status) ? "NameInUse" : "Refused",
                           std::string(status.message()), again};
 }
 
-bool Controller::Cancel(Held* held, const v1::JobStatus& job) {
-  if (parts_.clock->Now() < held->next_cancel) return false;
+void Controller::Cancel(Held* held, const v1::JobStatus& job) {
+  if (parts_.clock->Now() < held->next_cancel || coordinator_silent_) return;
   const absl::Status status = parts_.coordinator->CancelJob(job.job_uid());
   // The job's end arrives with a list of jobs. If it takes long, the call is repeated.
   held->next_cancel = parts_.clock->Now() + kCancelEvery;
   if (!status.ok()) {
     parts_.metrics->coordinator_errors.Add();
+    coordinator_silent_ = !IsAnswer(status);
     parts_.logger->Warning(absl::StrCat("cannot cancel the job of a deleted object: object=",
                                         held->object.name, ": ", status.message()));
-    return false;
+    return;
   }
   parts_.metrics->cancellations.Add();
-  parts_.logger->Info(absl::StrCat("cancelled, because the object is deleted: object=",
-                                   held->object.name,
-                                   " job_uid=", JobUidString(JobUid(job.job_uid()))));
+  parts_.logger->Info(
+      absl::StrCat("cancelled, because the object is deleted: object=", held->object.name,
+                   " job_uid=", JobUidString(JobUid(job.job_uid()))));
   Report(held->object, {"Cancelling", "The object is deleted, so its job is cancelled.", false});
   next_poll_ = parts_.clock->Now();
-  return false;
 }
 
 void Controller::Report(const JobObject& object, const struct Report& report) {
-  const std::string now = Now();
-  const Json event = {{"apiVersion", "v1"},
-                      {"kind", "Event"},
-                      {"metadata",
-                       {{"name", EventName(object, report.reason)},
-                        {"namespace", options_.name_space}}},
-                      {"involvedObject",
-                       {{"apiVersion", "evergrad.dev/v1alpha1"},
-                        {"kind", "TrainingJob"},
-                        {"name", object.name},
-                        {"namespace", options_.name_space},
-                        {"uid", object.uid},
-                        {"resourceVersion", object.resource_version}}},
-                      {"reason", report.reason},
-                      {"message", report.message.substr(0, 1000)},
-                      {"type", report.warning ? "Warning" : "Normal"},
-                      {"source", {{"component", "evergrad-operator"}}},
-                      {"firstTimestamp", now},
-                      {"lastTimestamp", now},
-                      {"count", 1}};
-  const absl::Status status = parts_.api->CreateEvent(event);
+  if (parts_.clock->Now() < api_not_before_) return;
+  const absl::Status status =
+      parts_.api->CreateEvent(EventOf(object, report, options_.name_space, Now()));
   if (status.ok()) {
     parts_.metrics->events.Add();
   } else if (!absl::IsAlreadyExists(status)) {
     // An Event is for people only, so it is not tried again.
     parts_.metrics->api_errors.Add();
+    if (IsRetryable(status)) PauseApi();
     parts_.logger->Warning(absl::StrCat("cannot create an Event: object=", object.name,
                                         " reason=", report.reason, ": ", status.message()));
   }
@@ -352,12 +381,17 @@ void Controller::Fail(Held* held, absl::string_view what, const absl::Status& st
   }
   parts_.metrics->api_errors.Add();
   held->not_before = now + PauseAfter(++held->failures);
-  // A server that does not answer must not cost a timeout for each object.
-  if (IsRetryable(status)) api_not_before_ = held->not_before;
+  if (IsRetryable(status)) {
+    PauseApi();
+    failed_last_ = held->object.name;
+  }
   if (held->failures == 1)
     parts_.logger->Warning(absl::StrCat("cannot ", what, " of an object, trying again: object=",
                                         held->object.name, ": ", status.message()));
 }
+
+// A server that does not answer must not cost a timeout for each object.
+void Controller::PauseApi() { api_not_before_ = parts_.clock->Now() + PauseAfter(++api_failures_); }
 
 void Controller::ForgetIdleness() {
   for (auto& [name, held] : objects_) held.idle = false;
@@ -378,8 +412,8 @@ void Controller::CountObjects() {
 }
 
 std::string Controller::Now() const {
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ",
-                          absl::FromUnixMillis(parts_.clock->WallMillis()), absl::UTCTimeZone());
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixMillis(parts_.clock->WallMillis()),
+                          absl::UTCTimeZone());
 }
 
 }  // namespace evergrad::kubernetes

@@ -64,11 +64,11 @@ class Controller {
     MonoTime next_submission{0};
     MonoTime next_progress{0};
     MonoTime next_cancel{0};
-    int failures = 0;     // of requests to the API server, in a row
-    int refused = 0;      // submissions that may succeed later, in a row
+    int failures = 0;                     // of requests to the API server, in a row
+    int refused = 0;                      // submissions that may succeed later, in a row
     std::uint64_t seen_revision = ~0ull;  // of the job, at the last round that had nothing to do
-    bool idle = false;    // nothing to do before the object, the job or the coordinator changes
-    std::string metric;   // of the epoch `metric_epoch`
+    bool idle = false;   // nothing to do before the object, the job or the coordinator changes
+    std::string metric;  // of the epoch `metric_epoch`
     std::uint64_t metric_epoch = 0;
   };
 
@@ -78,17 +78,21 @@ class Controller {
   // Takes one step. Returns whether the object may have a next step at once.
   bool Advance(Held* held);
   Facts FactsOf(Held* held);
+  static bool HasNothingToDo(const Held& held, const Facts& facts, const Decision& decision);
   void Prepare(Held* held);
   void UpdateMetric(Held* held, const v1::JobStatus& job);
   bool WriteStatus(Held* held, const Json& status);
   bool SetFinalizers(Held* held, std::vector<std::string> finalizers);
   bool Submit(Held* held);
-  bool Cancel(Held* held, const v1::JobStatus& job);
+  // Cancels the job, unless that was tried a short time ago.
+  void Cancel(Held* held, const v1::JobStatus& job);
   void TakeRefusal(Held* held, const absl::Status& status);
   void Report(const JobObject& object, const struct Report& report);
   // Notes a failed request about the object, and delays its next step.
   void Fail(Held* held, absl::string_view what, const absl::Status& status);
   void ForgetIdleness();
+  // No request to the API server is sent for a while, because it does not answer.
+  void PauseApi();
   void CountObjects();
   std::string Now() const;
 
@@ -99,6 +103,11 @@ class Controller {
   JobListView jobs_;
   MonoTime next_poll_{0};
   MonoTime api_not_before_{0};  // no request to the API server before this time
+  int api_failures_ = 0;        // requests that the API server did not answer, in a row
+  std::string failed_last_;     // the object of the last such request
+  // A call to the coordinator since the last list had no answer. Further ones wait for the next
+  // list, so that a coordinator that hangs costs one timeout and not one for each object.
+  bool coordinator_silent_ = false;
   bool full_ = false;  // objects_max was reached, and reported
 };
 

@@ -43,6 +43,20 @@ class ChannelCalls final : public CoordinatorCalls {
 
 }  // namespace
 
+// Most errors of the coordinator have no origin. The codes below are those that the transport, a
+// coordinator that stops, and an unreadable answer have.
+bool IsAnswer(const absl::Status& error) {
+  if (!OriginOf(error).empty()) return true;
+  switch (error.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown: return false;
+    default: return true;
+  }
+}
+
 absl::StatusOr<std::unique_ptr<CoordinatorCalls>> MakeCoordinatorCalls(
     transport::Transport* transport, const std::string& address,
     transport::ChannelOptions options) {

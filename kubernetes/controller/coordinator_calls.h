@@ -1,8 +1,6 @@
 // The calls to the coordinator that the operator makes. Tests replace the interface.
 //
-// The calls block for at most their deadline of 10 s. An error of the coordinator has an origin
-// (OriginOf); an error without an origin means that the call may or may not have been carried out.
-// Only one thread uses an object.
+// The calls block for at most their deadline of 10 s. Only one thread uses an object.
 #pragma once
 
 #include <memory>
@@ -26,12 +24,15 @@ class CoordinatorCalls {
   virtual absl::Status CancelJob(std::uint64_t job_uid) = 0;
 };
 
+// Returns whether the error is the coordinator's answer to the call. After any other error the call
+// may or may not have been carried out. Pure.
+bool IsAnswer(const absl::Status& error);
+
 // The time after which a call of a former process can no longer reach the coordinator.
 inline constexpr std::chrono::seconds kCallMax(10);
 
 // Begins to connect to `address`. Returns an error if the TLS files cannot be used.
 absl::StatusOr<std::unique_ptr<CoordinatorCalls>> MakeCoordinatorCalls(
-    transport::Transport* transport, const std::string& address,
-    transport::ChannelOptions options);
+    transport::Transport* transport, const std::string& address, transport::ChannelOptions options);
 
 }  // namespace evergrad::kubernetes

@@ -2,8 +2,7 @@
 
 namespace evergrad::kubernetes {
 
-void JobListView::Take(const v1::ListJobsResponse& list, const std::string& owner,
-                       MonoTime asked) {
+void JobListView::Take(const v1::ListJobsResponse& list, const std::string& owner, MonoTime asked) {
   jobs_.clear();
   // The list is in order of submission, so the newest job of a request id stays.
   for (const v1::JobStatus& job : list.jobs())

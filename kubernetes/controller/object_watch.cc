@@ -11,6 +11,8 @@ namespace {
 // A watch that has lived for this long, or has reported an event, did begin.
 constexpr auto kBegan = std::chrono::seconds(1);
 constexpr int kDoublings = 9;
+// A server may end a watch at once, for example when it stops. A list shows whether it works.
+constexpr int kQuickEndsMax = 3;
 
 }  // namespace
 
@@ -37,8 +39,8 @@ bool ObjectWatch::List() {
   parts_.metrics->lists.Add();
   parts_.metrics->unreadable.Add(list->unreadable);
   if (list->unreadable > 0)
-    parts_.logger->Warning(absl::StrCat(
-        "cannot read some TrainingJobs, they are ignored: objects=", list->unreadable));
+    parts_.logger->Warning(absl::StrCat("cannot read some TrainingJobs, they are ignored: objects=",
+                                        list->unreadable));
   version_ = list->resource_version;
   parts_.feed->Replace(std::move(list->objects));
   ReportSuccess();
@@ -53,22 +55,29 @@ bool ObjectWatch::Watch() {
   const absl::Status status =
       parts_.api->Watch(version_, [this](WatchEvent event) { OnEvent(std::move(event)); });
   if (parts_.interruption->interrupted()) return true;
+  // A server that ends each watch after its first event must not be asked without a pause.
+  const bool lasted = parts_.clock->Now() - begun >= kBegan;
+  const auto go_on = [&](bool from_version) {
+    if (!lasted) parts_.interruption->Wait(PauseAfter(1));
+    return from_version;
+  };
   if (!watch_error_.ok()) {
     // Version too old: the list has the present one. This is no failure, unless it happens again.
-    if (absl::IsOutOfRange(watch_error_) && heard_) return false;
+    if (absl::IsOutOfRange(watch_error_) && heard_) return go_on(false);
     ReportFailure("watch", watch_error_);
     return false;
   }
-  const bool began = heard_ || parts_.clock->Now() - begun >= kBegan;
+  const bool began = heard_ || lasted;
   if (began) failures_ = 0;
+  if (began) quick_ends_ = 0;
   if (status.ok()) {
-    // There is a pause before the next watch, but there is nothing to list.
-    if (!began) ReportFailure("watch", absl::UnavailableError("the watch ended at once"));
-    return true;
+    if (began || ++quick_ends_ < kQuickEndsMax) return go_on(true);
+    ReportFailure("watch", absl::UnavailableError("the watch ended at once"));
+    return false;
   }
   if (began && absl::IsUnavailable(status)) {
     parts_.logger->Debug(absl::StrCat("a watch was cut, and continues: ", status.message()));
-    return true;
+    return go_on(true);
   }
   ReportFailure("watch", status);
   return false;
@@ -98,8 +107,8 @@ void ObjectWatch::ReportFailure(absl::string_view what, const absl::Status& stat
   if (parts_.interruption->interrupted()) return;
   // The first failure in a row is reported, and later those that follow a long pause.
   if (failures_ == 1 || PauseAfter(failures_) >= std::chrono::seconds(10))
-    parts_.logger->Warning(absl::StrCat("cannot ", what, " the TrainingJobs, trying again: ",
-                                        status.message()));
+    parts_.logger->Warning(
+        absl::StrCat("cannot ", what, " the TrainingJobs, trying again: ", status.message()));
 }
 
 void ObjectWatch::ReportSuccess() {

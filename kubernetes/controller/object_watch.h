@@ -2,8 +2,8 @@
 // version of the list on.
 //
 // A watch that ends is continued from the last version that it reported. If the version is too old
-// (410), or a watch cannot be begun, all objects are listed again. After a failure there is a pause,
-// from 100 ms to 30 s.
+// (410), or a watch cannot be begun, all objects are listed again. After a failure there is a
+// pause, from 100 ms to 30 s.
 #pragma once
 
 #include <string>
@@ -45,10 +45,11 @@ class ObjectWatch {
   void ReportSuccess();
 
   const Parts parts_;
-  std::string version_;      // from which the next watch continues
+  std::string version_;       // from which the next watch continues
   absl::Status watch_error_;  // the error event of the present watch
-  bool heard_ = false;       // the present watch has reported an event
-  int failures_ = 0;         // since a watch began
+  bool heard_ = false;        // the present watch has reported an event
+  int quick_ends_ = 0;        // watches in a row that ended before they began
+  int failures_ = 0;          // since a watch began
 };
 
 // Returns the pause after the given number of failures in a row: 100 ms, 200 ms, … 30 s.

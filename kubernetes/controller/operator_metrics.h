@@ -8,18 +8,18 @@ namespace evergrad::kubernetes {
 struct OperatorMetrics {
   metrics::Registry& registry;  // outlives this object
 
-  metrics::Gauge& objects = registry.GetGauge("evergrad_operator_objects",
-                                              "TrainingJobs in the namespace");
+  metrics::Gauge& objects =
+      registry.GetGauge("evergrad_operator_objects", "TrainingJobs in the namespace");
   metrics::Gauge& objects_open = registry.GetGauge(
       "evergrad_operator_objects_open", "TrainingJobs whose job has not ended, or is not made yet");
-  metrics::Gauge& objects_invalid = registry.GetGauge(
-      "evergrad_operator_objects_invalid", "TrainingJobs whose spec was refused");
+  metrics::Gauge& objects_invalid =
+      registry.GetGauge("evergrad_operator_objects_invalid", "TrainingJobs whose spec was refused");
   metrics::Gauge& coordinator_reachable =
       registry.GetGauge("evergrad_operator_coordinator_reachable",
                         "1 if the coordinator has answered the newest list of jobs, else 0");
-  metrics::Gauge& api_reachable = registry.GetGauge(
-      "evergrad_operator_api_reachable",
-      "1 if the newest list or watch of the API server has succeeded, else 0");
+  metrics::Gauge& api_reachable =
+      registry.GetGauge("evergrad_operator_api_reachable",
+                        "1 if the newest list or watch of the API server has succeeded, else 0");
   metrics::Counter& submissions =
       registry.GetCounter("evergrad_operator_submissions_total", "jobs that were accepted");
   metrics::Counter& refusals = registry.GetCounter(
@@ -31,8 +31,8 @@ struct OperatorMetrics {
   metrics::Counter& conflicts = registry.GetCounter(
       "evergrad_operator_conflicts_total",
       "changes that the API server refused because the object had changed meanwhile");
-  metrics::Counter& api_errors = registry.GetCounter(
-      "evergrad_operator_api_errors_total", "requests to the API server that failed");
+  metrics::Counter& api_errors = registry.GetCounter("evergrad_operator_api_errors_total",
+                                                     "requests to the API server that failed");
   metrics::Counter& coordinator_errors = registry.GetCounter(
       "evergrad_operator_coordinator_errors_total", "calls to the coordinator that failed");
   metrics::Counter& events =
@@ -41,8 +41,8 @@ struct OperatorMetrics {
       registry.GetCounter("evergrad_operator_lists_total", "complete lists of the objects");
   metrics::Counter& watches =
       registry.GetCounter("evergrad_operator_watches_total", "watches begun");
-  metrics::Counter& unreadable = registry.GetCounter(
-      "evergrad_operator_unreadable_total", "objects and events that could not be read");
+  metrics::Counter& unreadable = registry.GetCounter("evergrad_operator_unreadable_total",
+                                                     "objects and events that could not be read");
 };
 
 }  // namespace evergrad::kubernetes

@@ -18,11 +18,10 @@ bool IsOver(const Json& status) {
 }
 
 Condition Reachable(const Facts& facts) {
-  return facts.trouble.empty()
-             ? Condition{"CoordinatorReachable", Truth::kTrue, "CoordinatorAnswers",
-                         "The coordinator answers."}
-             : Condition{"CoordinatorReachable", Truth::kFalse, "CoordinatorUnreachable",
-                         Shortened(facts.trouble)};
+  return facts.trouble.empty() ? Condition{"CoordinatorReachable", Truth::kTrue,
+                                           "CoordinatorAnswers", "The coordinator answers."}
+                               : Condition{"CoordinatorReachable", Truth::kFalse,
+                                           "CoordinatorUnreachable", Shortened(facts.trouble)};
 }
 
 Condition UpToDate(const JobObject& object, std::int64_t submitted) {
@@ -72,8 +71,7 @@ Json StatusOfUnknownJob(const JobObject& object, const Facts& facts) {
   const std::vector<Condition> conditions =
       ConditionsOfUnknownJob(Shortened(TextOf(object.status, "jobUid")));
   status["message"] = conditions.back().message;
-  SetConditions(object, facts, conditions, IntegerOf(object.status, "observedGeneration"),
-                &status);
+  SetConditions(object, facts, conditions, IntegerOf(object.status, "observedGeneration"), &status);
   return status;
 }
 
@@ -91,13 +89,15 @@ Json StatusWithTrouble(const JobObject& object, const Facts& facts) {
   Json status = object.status;
   const Json& conditions = Member(object.status, "conditions");
   const Condition reachable = Reachable(facts);
-  if (!conditions.is_array()) return status;
+  // Without an answer and without trouble nothing is known about the coordinator yet.
+  const bool known = facts.jobs_known || !facts.trouble.empty();
+  if (!conditions.is_array() || !known) return status;
   Json changed = Json::array();
   for (const Json& one : conditions)
-    changed.push_back(TextOf(one, "type") == reachable.type
-                          ? ConditionsToJson({reachable}, conditions, object.generation,
-                                             facts.now)[0]
-                          : one);
+    changed.push_back(
+        TextOf(one, "type") == reachable.type
+            ? ConditionsToJson({reachable}, conditions, object.generation, facts.now)[0]
+            : one);
   status["conditions"] = std::move(changed);
   return status;
 }
@@ -111,8 +111,7 @@ Decision DecideDeletion(const JobObject& object, const Facts& facts) {
   }
   if (WasAccepted(object.status) && IsOver(object.status))
     return {Step::kRemoveFinalizer, object.status};
-  if (!facts.jobs_known || !facts.settled)
-    return {Step::kNone, StatusWithTrouble(object, facts)};
+  if (!facts.jobs_known || !facts.settled) return {Step::kNone, StatusWithTrouble(object, facts)};
   return {Step::kRemoveFinalizer, object.status};
 }
 
@@ -136,12 +135,16 @@ Decision Decide(const JobObject& object, const Facts& facts) {
       return {Step::kNone, StatusWithTrouble(object, facts)};
     return {Step::kNone, StatusOfUnknownJob(object, facts)};
   }
-  if (facts.refusal && !facts.refusal->again)
-    return {Step::kNone, StatusWithoutJob(object, facts)};
+  // Another generation was recorded, and its job may exist: it may be missing in the newest list,
+  // or its submission may be on its way. Then the record must stay.
+  const std::int64_t before = IntegerOf(object.status, "observedGeneration");
+  if (before != 0 && before != object.generation && (!facts.jobs_known || !facts.settled))
+    return {Step::kNone, StatusWithTrouble(object, facts)};
+  if (facts.refusal && !facts.refusal->again) return {Step::kNone, StatusWithoutJob(object, facts)};
   if (!object.HasFinalizer(kFinalizer)) return {Step::kAddFinalizer, object.status};
   Decision decision{Step::kNone, StatusWithoutJob(object, facts)};
-  const bool recorded = IntegerOf(object.status, "observedGeneration") == object.generation;
-  if (recorded && facts.jobs_known && facts.may_submit) decision.step = Step::kSubmit;
+  if (before == object.generation && facts.jobs_known && facts.may_submit)
+    decision.step = Step::kSubmit;
   return decision;
 }
 
@@ -158,8 +161,9 @@ std::vector<Report> ReportsOf(const Json& before, const Json& after) {
     const Json& now = FindCondition(after, type);
     if (TextOf(now, "status") != truth) return nullptr;
     const Json& old = FindCondition(before, type);
-    return TextOf(old, "status") == truth && TextOf(old, "reason") == TextOf(now, "reason") ? nullptr
-                                                                                          : &now;
+    return TextOf(old, "status") == truth && TextOf(old, "reason") == TextOf(now, "reason")
+               ? nullptr
+               : &now;
   };
   if (const Json* one = became("Accepted", "True"))
     reports.push_back({"Submitted", TextOf(*one, "message")});

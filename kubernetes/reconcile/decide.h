@@ -10,7 +10,8 @@
 //   3. It is submitted under a request id that contains its uid. The coordinator makes at most one
 //      job of all submissions with one request id, so each step may be repeated at any time.
 //   4. Its status follows its job.
-//   5. When the object is deleted, its job is cancelled. Once the job has ended, the finalizer goes.
+//   5. When the object is deleted, its job is cancelled. Once the job has ended, the finalizer
+//   goes.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,8 @@ struct Facts {
   // For the present generation: the mistakes of the spec, or the answer to the last submission.
   std::optional<Refusal> refusal;
   bool may_submit = true;  // false until the next try is due
-  // Whether a submission by an earlier process can no longer be on its way to the coordinator.
+  // Whether the list of jobs is so new that it has the job of each submission by an earlier
+  // process: none can have been on its way to the coordinator any more.
   bool settled = true;
   std::string now;  // RFC 3339, UTC
 };
@@ -61,7 +63,7 @@ enum class Step {
 };
 struct Decision {
   Step step = Step::kNone;  // taken after the status has been written
-  Json status;              // what the status should be
+  Json status;              // the status that the object should have
 };
 Decision Decide(const JobObject& object, const Facts& facts);
 

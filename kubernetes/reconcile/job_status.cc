@@ -47,8 +47,9 @@ void FillJobFields(const JobObject& object, const Facts& facts, Json* status) {
   s["workers"] = job.workers_serving();
   std::string message = MessageOf(job);
   if (object.deleting && !HasEnded(job))
-    message = "The object is being deleted: its job is cancelled, and the object goes once the job "
-              "has ended.";
+    message =
+        "The object is being deleted: its job is cancelled, and the object goes once the job "
+        "has ended.";
   if (!message.empty()) s["message"] = message;
   if (!job.runs_folder().empty()) s["runsFolder"] = Shortened(job.runs_folder());
 }

@@ -34,9 +34,11 @@ class Printer {
     }
     if (value.is_object() && !value.empty()) {
       Line(prefix, path);
+      const std::size_t first = out_->paths.size();
       for (const auto& [key, inner] : value.items())
         Value(inner, absl::StrCat(indent, TextOfString(key), ":"), indent + "  ",
               absl::StrCat(path, ".", Quoted(key, kKeyCharactersMax)), depth + 1);
+      if (!too_deep_) out_->sections[first] = path;
     } else if (value.is_array() && !value.empty()) {
       Line(prefix, path);
       std::size_t i = 0;
@@ -49,16 +51,16 @@ class Printer {
   void Line(absl::string_view line, const std::string& path) {
     absl::StrAppend(&out_->yaml, line, "\n");
     out_->paths.push_back(path);
+    out_->sections.push_back(path);
   }
   bool too_deep() const { return too_deep_; }
 
  private:
   static std::string Scalar(const Json& value, const std::string& path) {
-    if (value.is_string()) return TextOfString(value.get_ref<const std::string&>());
     const auto& off = config::KeysThatMayBeOff();
-    if (value.is_boolean() && !value.get<bool>() &&
-        std::find(off.begin(), off.end(), path) != off.end())
+    if ((value == false || value == "off") && std::find(off.begin(), off.end(), path) != off.end())
       return "off";
+    if (value.is_string()) return TextOfString(value.get_ref<const std::string&>());
     return value.dump();  // a number, true, false, null, [] or {}
   }
 
@@ -66,14 +68,24 @@ class Printer {
   bool too_deep_ = false;
 };
 
-std::string PathOfLine(const JobText& text, int line) {
-  if (line < 1 || static_cast<std::size_t>(line) > text.paths.size()) return "spec";
-  return text.paths[static_cast<std::size_t>(line - 1)];
+std::string PathOfLine(const std::vector<std::string>& paths, int line) {
+  if (line < 1 || static_cast<std::size_t>(line) > paths.size()) return "spec";
+  return paths[static_cast<std::size_t>(line - 1)];
 }
 
-void AddMistake(const JobText& text, int line, absl::string_view mistake, std::string* out) {
+void AddMistake(const std::string& path, absl::string_view mistake, std::string* out) {
   if (out->size() > kMistakesBytesMax) return;
-  absl::StrAppend(out, out->empty() ? "" : "; ", PathOfLine(text, line), ": ", Escaped(mistake));
+  absl::StrAppend(out, out->empty() ? "" : "; ", path, ": ", Escaped(mistake));
+}
+
+// Adds a mistake if `file` is relative to a folder.
+void CheckPath(const std::string& path, const std::string& file, std::string* out) {
+  if (file.empty() || absl::StartsWith(file, "/") || absl::StrContains(file, "://")) return;
+  AddMistake(path,
+             absl::StrCat("expected an absolute path or a URI, because an object is in no folder, "
+                          "got `",
+                          Quoted(file, 200), "`"),
+             out);
 }
 
 }  // namespace
@@ -104,16 +116,16 @@ Submission PrepareSubmission(const JobObject& object,
   options.file_name = object.name;
   options.environment = environment;
   const config::ParsedJob parsed = config::ParseJob(text->yaml, options);
-  for (const config::Mistake& mistake : parsed.mistakes)
-    AddMistake(*text, mistake.where.line, mistake.text, &submission.mistakes);
-  for (const config::DataPath& path : parsed.paths) {
-    if (absl::StartsWith(path.path, "/") || absl::StrContains(path.path, "://")) continue;
-    AddMistake(*text, path.where.line,
-               absl::StrCat("expected an absolute path or a URI, because an object is in no "
-                            "folder, got `",
-                            Quoted(path.path, 200), "`"),
+  for (const config::Mistake& mistake : parsed.mistakes) {
+    // A section begins at its first key, which has nothing to do with a key that is missing.
+    const bool missing = absl::StartsWith(mistake.text, "missing key ");
+    AddMistake(PathOfLine(missing ? text->sections : text->paths, mistake.where.line), mistake.text,
                &submission.mistakes);
   }
+  for (const config::DataPath& path : parsed.paths)
+    CheckPath(PathOfLine(text->paths, path.where.line), path.path, &submission.mistakes);
+  if (parsed.spec)
+    CheckPath("spec.checkpoint.directory", parsed.spec->checkpoint.directory, &submission.mistakes);
   if (submission.mistakes.empty()) submission.yaml = config::EmitYaml(*parsed.spec);
   return submission;
 }

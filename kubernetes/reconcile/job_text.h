@@ -15,9 +15,12 @@ struct JobText {
   std::string yaml;
   // The key to which each line belongs: "spec.model.layers[2].units".
   std::vector<std::string> paths;
+  // The same, except that a line with the first key of a section has the path of the section.
+  std::vector<std::string> sections;
 };
-// Returns InvalidArgument if the spec is nested too deeply for a job file. `false` becomes `off`
-// for the keys of config::KeysThatMayBeOff.
+// Returns InvalidArgument if the spec is nested too deeply for a job file. For the keys of
+// config::KeysThatMayBeOff, `false` and the text "off" become the word `off`: JSON has no such
+// word, so clients send one of the two.
 absl::StatusOr<JobText> PrintJob(const JobObject& object);
 
 struct Submission {

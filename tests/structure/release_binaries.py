@@ -15,7 +15,13 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAMS = ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker", "evergrad-operator", "psctl")
+PROGRAMS = (
+    "evergrad-coordinator",
+    "evergrad-ps-server",
+    "evergrad-worker",
+    "evergrad-operator",
+    "psctl",
+)
 FAULTY = ("evergrad-coordinator-faulty", "evergrad-ps-server-faulty")
 SYMBOL = re.compile(r"\bMutant\b|\bmutants::|\bBreakable\w*Rules\b")
 VARIABLE = "EVERGRAD_MUTANT"

@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -118,6 +120,11 @@ TEST_CASE("each kind of key has a schema that refuses no valid value") {
     CHECK(flow.find(c.schema) != std::string::npos);
     CHECK(flow.find("help (") != std::string::npos);
   }
+}
+
+TEST_CASE("the keys whose value may be the word off are those of the tables") {
+  // A new key appears here by itself, if its type ends in `, or off`.
+  CHECK(KeysThatMayBeOff() == std::vector<std::string>{"spec.data.shuffle", "spec.checkpoint"});
 }
 
 }  // namespace

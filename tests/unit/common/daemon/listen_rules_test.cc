@@ -156,5 +156,67 @@ TEST_CASE("incompatible settings are refused before anything starts") {
   CHECK(Refusal(options) == "--listen: expected host:port, got `127.0.0.1:70000`");
 }
 
+// A program such as evergrad-operator, which only calls others.
+Program Caller() {
+  return {"evergrad-caller", "caller", /*serves=*/false, /*hands_over=*/false,
+          /*has_coordinator=*/true};
+}
+
+std::string CallerRefusal(const CommonOptions& options) {
+  const absl::Status status = CheckCommonOptions(Caller(), options);
+  CHECK(BlameOf(status) == Blame::kUser);
+  return std::string(status.message());
+}
+
+TEST_CASE("a program that serves nothing needs no TLS to call a coordinator on another host") {
+  CommonOptions options;
+  options.coordinator = "10.0.0.7:4000";
+  CHECK(CheckCommonOptions(Caller(), options).ok());
+  options.tls = {"ca", "cert", "key"};
+  CHECK(CheckCommonOptions(Caller(), options).ok());
+}
+
+TEST_CASE("a program that serves nothing keeps the rules that do not depend on a listener") {
+  CHECK_THAT(CallerRefusal({}), Catch::StartsWith("--coordinator is missing"));
+  CommonOptions options = Task();
+  options.coordinator = "somewhere";
+  CHECK(CallerRefusal(options) == "--coordinator: expected host:port, got `somewhere`");
+  options = Task();
+  options.tls.ca = "ca";
+  CHECK(CallerRefusal(options) == "TLS needs all three of --tls-ca, --tls-cert and --tls-key");
+  options = Task();
+  options.metrics_listen = "10.0.0.7:9100";
+  CHECK_THAT(CallerRefusal(options), Catch::Contains("--insecure-metrics"));
+  options.tls = {"ca", "cert", "key"};
+  CHECK(CheckCommonOptions(Caller(), options).ok());
+  options = Task();
+  options.insecure_metrics = true;
+  CHECK_THAT(CallerRefusal(options), Catch::Contains("give --metrics-listen"));
+}
+
+TEST_CASE("a program without a coordinator, or without work to hand over, has no such rules") {
+  Program alone = Caller();
+  alone.has_coordinator = false;
+  CHECK(CheckCommonOptions(alone, {}).ok());
+  CommonOptions options = Task();
+  options.preemption.source = "file";  // a mistake, for programs that have the flag
+  CHECK(CheckCommonOptions(Caller(), options).ok());
+}
+
+TEST_CASE("each role has the program of its name, and only the coordinator calls no coordinator") {
+  const std::pair<Role, const char*> roles[] = {{Role::kCoordinator, "evergrad-coordinator"},
+                                                {Role::kPsServer, "evergrad-ps-server"},
+                                                {Role::kWorker, "evergrad-worker"}};
+  for (const auto& [role, name] : roles) {
+    CAPTURE(name);
+    const Program program = ProgramOf(role);
+    CHECK(program.name == name);
+    CHECK(program.role == RoleName(role));
+    CHECK(program.serves);
+    CHECK(program.hands_over);
+    CHECK(program.has_coordinator == (role != Role::kCoordinator));
+  }
+}
+
 }  // namespace
 }  // namespace evergrad::daemon

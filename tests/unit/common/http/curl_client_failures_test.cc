@@ -71,7 +71,7 @@ TEST_CASE("a request with a wrong method, body or header is refused and not sent
   const std::string malformed = "a header of the request is malformed";
   const std::string reserved = "only the client writes this header: header=";
   for (const Case& refused : std::vector<Case>{
-           {"PATCH", "", {}, "unknown method"},
+           {"OPTIONS", "", {}, "unknown method"},
            {"get", "", {}, "unknown method"},
            {"", "", {}, "unknown method"},
            {"GET", "secret", {}, "a request with this method has no body"},

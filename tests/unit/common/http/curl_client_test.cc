@@ -48,6 +48,13 @@ TEST_CASE("each method has the request line, headers and body of this transcript
        "<a/>",
        "POST /k HTTP/1.1\r\n",
        "content-type: application/xml\r\nContent-Length: 4\r\n\r\n<a/>"},
+      {"PATCH",
+       "/k",
+       {{"Content-Type", "application/merge-patch+json"}},
+       "{}",
+       "PATCH /k HTTP/1.1\r\n",
+       "Content-Type: application/merge-patch+json\r\nContent-Length: 2\r\n\r\n{}"},
+      {"PATCH", "/k", {}, "", "PATCH /k HTTP/1.1\r\n", "Content-Length: 0\r\n\r\n"},
       {"DELETE", "/k", {}, "", "DELETE /k HTTP/1.1\r\n", "\r\n"},
       // The path is not normalized: an object's key may have such segments.
       {"GET", "/a/../b%2Fc//./d", {}, "", "GET /a/../b%2Fc//./d HTTP/1.1\r\n", "\r\n"},
@@ -83,7 +90,7 @@ TEST_CASE("a large body arrives unchanged in both directions") {
       peer.Answer(request.substr(request.find("\r\n\r\n") + 4));
   });
   const auto client = MakeClient();
-  for (const char* method : {"PUT", "POST"}) {
+  for (const char* method : {"PUT", "POST", "PATCH"}) {
     Request request = MakeRequest(method, server.Url("/k"));
     request.body = body;
     request.response_bytes_max = body.size();
