@@ -216,7 +216,7 @@ class OperatorSteps:
         """Deletes each pod of each role, and waits after each until the object states progress."""
         proof = self.proof
         for role in ("operator", "coordinator", "ps-server", "worker"):
-            # The kubelet reports the operator as not ready while the API server is away, and its
+            # The kubelet reports the operator as not ready while the API server is down, and its
             # next report can be some seconds late.
             pods = proof.wait("every %s is ready" % role, 60, lambda: proof.ready_pods(role))
             for name, pod in sorted(pods.items()):
