@@ -146,7 +146,7 @@ TEST_CASE("the program has its own flags and those of a caller, and no listener"
   }
 }
 
-TEST_CASE("--print-crd prints the definition, without any other setting") {
+TEST_CASE("the flag --print-crd prints the definition, without any other setting") {
   daemon::OptionTable table("evergrad-operator", "test");
   Config config;
   AddOptions(&config, &table);
