@@ -33,7 +33,8 @@ OPERATOR_FLAGS = {
 API_SERVER_PORTS = (443, 6443)
 COMPONENT = "app.kubernetes.io/component"
 WATCHES = "evergrad.dev/watches-notices"
-# The label of the pods that read and write an object store, and the roles that may have it.
+# The label of the pods that use an object store, and the roles that keep checkpoints there. Workers
+# have the label if they read data from a store.
 USES_STORE = "evergrad.dev/uses-store"
 STORE_ROLES = ("coordinator", "ps-server")
 STORE_CONFIG = "evergrad-store"
@@ -87,7 +88,8 @@ class Cluster:
     """The objects of one overlay with its components, and the properties that they must have.
 
     `store` is the scheme of the URI of the checkpoints ("s3" or "gs"), or None if they are on a
-    shared volume. `identity` is the origin of the credentials: "gke", "irsa", "pod-identity",
+    shared volume. `data_store` is the scheme of the URI of the data files, or None if the workers
+    reach no store. `identity` is the origin of the credentials: "gke", "irsa", "pod-identity",
     "keys" or None. `endpoint` is the service that the cluster uses in place of its cloud's, and
     `own_ca` whether this service has a certificate authority of its own. `data_volume` is whether
     the workers read data from a volume, and `operator` whether the cluster has an operator."""
@@ -106,13 +108,14 @@ class Cluster:
         own_ca=False,
         data_volume=False,
         operator=False,
+        data_store=None,
     ):
         self.docs, self.cloud, self.cloud_name = docs, CLOUDS.get(cloud), cloud
         self.servers_on_spot, self.gpu, self.version = servers_on_spot, gpu, version
         self.autoscaler = autoscaler  # the kind of object that sets the number of workers
         self.store, self.identity, self.endpoint = store, identity, endpoint
         self.own_ca, self.data_volume = own_ca, data_volume
-        self.operator = operator
+        self.operator, self.data_store = operator, data_store
 
     def of(self, *kinds):
         return [d for d in self.docs if d["kind"] in kinds]
@@ -143,7 +146,7 @@ class Cluster:
         return self.cloud and (role == "worker" or role == "ps-server" and self.servers_on_spot)
 
     def uses_store(self, role):
-        return bool(self.store) and role in STORE_ROLES
+        return bool(self.store if role in STORE_ROLES else self.data_store and role == "worker")
 
     def store_setting(self, key):
         config = self.get("ConfigMap", STORE_CONFIG)
@@ -532,7 +535,7 @@ def program_flags(c):
         ("coordinator", "--runs", ["/runs"]),
         ("coordinator", "--checkpoint-root", ["$(CHECKPOINTS)"]),
         ("ps-server", "--checkpoint-root", ["$(CHECKPOINTS)", "/runs"]),
-        ("worker", "--data-root", ["/data"]),
+        ("worker", "--data-root", ["/data"] + (["$(DATA)"] if c.data_store else [])),
         ("worker", "--name", ["$(POD_NAME)"]),
     ):
         container = c.role(role)[0]["spec"]["containers"][0]
@@ -686,8 +689,9 @@ def storage(c):
 
 
 def object_store(c):
-    """Checks the settings of an object store: exactly the coordinator, the servers and the Jobs of
-    psctl have the URI, and only the coordinator and the servers have flags and keys."""
+    """Checks the settings of an object store. The Jobs of psctl and the operator have the URIs, and
+    nothing else of a store. Only the coordinator, the servers, and the workers that read data from
+    a store have flags and keys."""
     found = []
     want = {
         "S3_ENDPOINT": c.endpoint,
@@ -707,10 +711,11 @@ def object_store(c):
             given = flags(container)
             have = {f: v for f, v in given if f.startswith(("--s3-", "--gcs-", "--store-"))}
             wanted = {f: "$(%s)" % key for f, key in STORE_FLAGS.items()}
-            if have != (wanted if role in STORE_ROLES else {}):
+            configured = role in STORE_ROLES or c.uses_store(role)
+            if have != (wanted if configured else {}):
                 found.append("%s: flags of the store: %s" % (name, have))
-            whole = [("configMapRef", STORE_CONFIG)] if role in STORE_ROLES else []
-            whole += [("configMapKeyRef", STORE_CONFIG)] if role == "psctl" else []
+            whole = [("configMapRef", STORE_CONFIG)] if configured else []
+            whole += [("configMapKeyRef", STORE_CONFIG)] * 2 if role in ("psctl", OPERATOR) else []
             secret = [s for s in sources(container) if s[0].startswith("secret")]
             if [s for s in sources(container) if s not in secret] != whole:
                 found.append("%s: variables from %s" % (name, list(sources(container))))
@@ -720,9 +725,58 @@ def object_store(c):
             found += ["%s: %s" % (name, f) for f in _exposed_secrets(container)]
     job = c.get("Job", "first-job")
     if job:
-        env = containers(job["spec"]["template"])[0].get("env", [])
-        if [e["name"] for e in env] != ["CHECKPOINTS"]:
-            found.append("the Job of psctl: variables %s" % env)
+        have = variables(c, containers(job["spec"]["template"])[0])
+        want = {"CHECKPOINTS": "CHECKPOINTS", "EVERGRAD_DATA": "DATA"}
+        if have != {name: c.store_setting(key) for name, key in want.items()}:
+            found.append("the Job of psctl: variables %s" % have)
+    return found
+
+
+# The folder of the copies of data files, and the volume that it is on.
+DATA_CACHE = "/var/cache/evergrad"
+SIZE_UNITS = {"Mi": 1 << 20, "MiB": 1 << 20, "Gi": 1 << 30, "GiB": 1 << 30}
+
+
+def size(text):
+    """Returns the bytes of a quantity of Kubernetes, or of a flag. None counts as 0."""
+    number, unit = re.fullmatch(r"(\d+)([A-Za-z]+)", text or "0Mi").groups()
+    return int(number) * SIZE_UNITS[unit]
+
+
+def data_in_store(c):
+    """Checks the place of the data files. If it is a bucket, each worker needs a folder on disk for
+    copies. The worker must be able to make this folder itself, the limit of the worker must be
+    below that of the volume, and the node must have the space."""
+    found = []
+    place = c.store_setting("DATA")
+    if not re.fullmatch(r"%s://[^/]+/.+" % c.data_store if c.data_store else "/data", place or ""):
+        found.append("DATA is %s" % place)
+    template, deployment = c.role("worker")
+    container = template["spec"]["containers"][0]
+    given = {f: v for f, v in expanded_flags(c, container) if f.startswith("--data-cache")}
+    volume = volume_behind(template, DATA_CACHE)
+    label = deployment["metadata"]["labels"].get(USES_STORE)
+    requested = container["resources"]["requests"].get("ephemeral-storage")
+    if not c.data_store:
+        if given or volume or label or requested:
+            found.append("worker: settings for data in a store, and no such data")
+        return found
+    if label != "true":
+        found.append("worker: the Deployment has no label for the other components")
+    # A volume is a folder that its group may write to, and the worker refuses such a folder.
+    if given.get("--data-cache") != DATA_CACHE + "/data":
+        found.append("worker: --data-cache is %s" % given.get("--data-cache"))
+    empty = (volume or {}).get("emptyDir")
+    if empty is None or set(empty) != {"sizeLimit"}:  # with a medium, the copies are in memory
+        return found + ["worker: %s is on %s" % (DATA_CACHE, volume)]
+    for m in container["volumeMounts"]:
+        if m["mountPath"] == DATA_CACHE and (m.get("readOnly") or "subPath" in m):
+            found.append("worker: the mount of %s" % DATA_CACHE)
+    most = size(given.get("--data-cache-bytes-max"))
+    if not 0 < most <= 0.9 * size(empty["sizeLimit"]):
+        found.append("worker: %d bytes of copies in a volume of %s" % (most, empty["sizeLimit"]))
+    if size(requested) < size(empty["sizeLimit"]):
+        found.append("worker: the request of ephemeral-storage is %s" % requested)
     return found
 
 
@@ -739,8 +793,8 @@ def _exposed_secrets(container):
 
 
 def store_identity(c):
-    """Checks that exactly the service accounts of the coordinator and the servers have the
-    annotation of the cluster's kind of identity."""
+    """Checks that exactly the service accounts of the roles that use the store have the annotation
+    of the cluster's kind of identity."""
     found = []
     annotation, form = IDENTITY_ANNOTATIONS.get(c.identity, (None, None))
     known = {a for a, _ in IDENTITY_ANNOTATIONS.values()}
@@ -749,13 +803,13 @@ def store_identity(c):
         have = account["metadata"].get("annotations") or {}
         role = name.removeprefix("evergrad-")
         want = {annotation} if annotation and c.uses_store(role) else set()
-        # On a shared volume the annotation of the overlay has no effect.
-        if c.store and set(have) & known != want:
+        # With checkpoints on a shared volume the annotation of the overlay has no effect.
+        if (c.store or role not in STORE_ROLES) and set(have) & known != want:
             found.append("%s: annotations %s" % (name, sorted(have)))
         for key in want & set(have):
             if not re.fullmatch(form, have[key]):
                 found.append("%s: %s is %s" % (name, key, have[key]))
-    for role in STORE_ROLES:
+    for role in ROLES:
         template = c.role(role)[0]
         if template["spec"]["serviceAccountName"] != "evergrad-" + role:
             found.append("%s: account" % role)
@@ -817,12 +871,12 @@ def _wrong_settings_of_operator(c):
     # The other settings have defaults in a pod, and a wrong value would hide the default.
     if sorted(flags(container)) != sorted(OPERATOR_FLAGS.items()):
         yield "flags of the operator: %s" % flags(container)
-    roots = [
-        v for f, v in flags(c.role("worker")[0]["spec"]["containers"][0]) if f == "--data-root"
-    ]
-    places = {"EVERGRAD_CHECKPOINTS": c.store_setting("CHECKPOINTS")}
-    if [variables(c, container)] != [places | {"EVERGRAD_DATA": root} for root in roots]:
+    places = {"CHECKPOINTS": c.store_setting("CHECKPOINTS"), "DATA": c.store_setting("DATA")}
+    if variables(c, container) != {"EVERGRAD_" + key: value for key, value in places.items()}:
         yield "variables of the operator: %s" % variables(c, container)
+    given = expanded_flags(c, c.role("worker")[0]["spec"]["containers"][0])
+    if ("--data-root", places["DATA"]) not in given:
+        yield "no worker may read %s" % places["DATA"]
 
 
 def definition_of_jobs(c):
@@ -1070,9 +1124,10 @@ OTHERS = ("10.9.8.7", "203.0.113.9", "2001:db8::9")
 
 def network(c):
     """Checks that exactly the connections of a table are allowed. Only daemons that watch for a
-    notice, or that get credentials there, reach the metadata address. Only the coordinator and the
-    servers reach an object store, and only if the cluster uses one. Only the operator reaches the
-    API server. Prometheus reaches the metrics if the cluster has monitors, and nothing else."""
+    notice, or that get credentials there, reach the metadata address. Only the coordinator, the
+    servers and the workers reach an object store, and only if they use one. Only the operator
+    reaches the API server. Prometheus reaches the metrics if the cluster has monitors, and nothing
+    else."""
     found = []
     pods = {pod_labels(t).get(COMPONENT): pod_labels(t) for _, t, _ in c.workloads()}
     want = {
@@ -1372,6 +1427,7 @@ CHECKS = [
     references,
     storage,
     object_store,
+    data_in_store,
     store_identity,
     operator,
     definition_of_jobs,

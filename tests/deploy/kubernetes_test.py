@@ -56,11 +56,12 @@ for _name in ("schema_contents", "all_versions"):
 FOLDER = os.path.join(ROOT, "deploy", "kubernetes")
 VERSIONS = ("1.35", "1.36", "1.37")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-PSCTL = OPERATOR = None
+PSCTL = OPERATOR = WORKER_PROGRAM = None
 # name: (overlay, components added to it, folder of the job, arguments of its Cluster)
 GKE = {"cloud": "gke", "store": "gs", "identity": "gke"}
 EKS = {"cloud": "eks", "store": "s3", "identity": "irsa"}
 AKS = {"cloud": "aks", "data_volume": True}
+IN_GCS, IN_S3 = {"data_store": "gs"}, {"data_store": "s3"}
 CLUSTERS = {
     "local": ("local", [], "first-local", {"data_volume": True}),
     "gke-spot": ("gke-spot", [], "first", GKE),
@@ -90,19 +91,64 @@ CLUSTERS = {
             "own_ca": True,
         },
     ),
+    "gke with data in a bucket": ("gke-spot", ["data-in-store"], "first", GKE | IN_GCS),
+    "eks with data in a bucket": ("eks-spot", ["data-in-store"], "first", EKS | IN_S3),
+    "eks with Pod Identity and data in a bucket": (
+        "eks-spot",
+        ["workload-identity/eks-pod-identity", "data-in-store"],
+        "first",
+        EKS | IN_S3 | {"identity": "pod-identity"},
+    ),
+    "gke with the shared volume and data in a bucket": (
+        "gke-spot",
+        ["shared-storage", "data-in-store"],
+        "first",
+        IN_GCS | {"cloud": "gke", "identity": "gke", "data_volume": True},
+    ),
+    "aks with data in an S3-compatible store": (
+        "aks-spot",
+        ["object-store", "data-in-store", "s3-credentials", "store-ca"],
+        "first",
+        AKS
+        | IN_S3
+        | {
+            "store": "s3",
+            "identity": "keys",
+            "endpoint": "https://store.example.org",
+            "own_ca": True,
+        },
+    ),
+    "local with data in S3": (
+        "local",
+        ["object-store", "data-in-store", "s3-credentials"],
+        "first-local",
+        IN_S3 | {"store": "s3", "identity": "keys", "data_volume": True},
+    ),
 }
 # The additions of a user to the kustomization of such a cluster, and the files beside it.
+WITH_KEYS = {
+    "secretGenerator": [
+        {"name": "evergrad-s3-credentials", "namespace": "evergrad", "envs": ["credentials.env"]}
+    ]
+}
+OWN_CA = {
+    "configMapGenerator": [
+        {"name": "evergrad-store-ca", "namespace": "evergrad", "files": ["ca.crt"]}
+    ]
+}
+DATA_PATCH = {"patches": [{"path": "data.yaml"}]}  # the file of the overlay, if it has one
 ADDED = {
-    "aks with an S3-compatible store": {
-        "patches": [{"path": "store.yaml"}],
-        "secretGenerator": [
-            {"name": "evergrad-s3-credentials", "namespace": "evergrad"}
-            | {"envs": ["credentials.env"]}
-        ],
-        "configMapGenerator": [
-            {"name": "evergrad-store-ca", "namespace": "evergrad", "files": ["ca.crt"]}
-        ],
+    "aks with an S3-compatible store": {"patches": [{"path": "store.yaml"}]} | WITH_KEYS | OWN_CA,
+    "gke with data in a bucket": DATA_PATCH,
+    "eks with data in a bucket": DATA_PATCH,
+    "gke with the shared volume and data in a bucket": DATA_PATCH,
+    "gke with every component": DATA_PATCH,
+    "aks with data in an S3-compatible store": {
+        "patches": [{"path": "store.yaml"}, {"path": "data.yaml"}]
     }
+    | WITH_KEYS
+    | OWN_CA,
+    "local with data in S3": WITH_KEYS,
 }
 ADDED_FILES = {
     "store.yaml": """\
@@ -114,6 +160,13 @@ data:
   S3_ENDPOINT: https://store.example.org
   S3_REGION: us-east-1
 """,
+    "data.yaml": """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: evergrad-store, namespace: evergrad}
+data:
+  DATA: s3://a-bucket/data
+""",
     "ca.crt": "a certificate in PEM form\n",
 }
 # Workers have one autoscaler, so a cluster "with every component" has only one of the two.
@@ -122,9 +175,11 @@ for _cloud, _scaler, _given in (("gke", "hpa", GKE), ("eks", "hpa", EKS), ("aks"
     CLUSTERS[_cloud + " with every component"] = (
         _cloud + "-spot",
         ["gpu", "prometheus", "grafana", "servers-on-spot/" + _cloud, _scaler, "operator"]
-        + ([] if _given is AKS else ["shared-data"]),
+        + ([] if _given is AKS else ["shared-data"])
+        + (["data-in-store"] if _given is GKE else []),
         "first",
         _given
+        | (IN_GCS if _given is GKE else {})
         | {
             "servers_on_spot": True,
             "gpu": True,
@@ -180,18 +235,22 @@ def render(name):
             }
             json.dump(wanted | ADDED.get(name, {}), f)
         if name in ADDED:
-            write_added_files(folder)
+            write_added_files(folder, overlay)
         docs = build(folder)
     for one in [job] + ([JOB_OBJECT] if expected.get("operator") else []):
         docs += build(os.path.join(FOLDER, "jobs", one))
     return Cluster(docs, version=version(), **expected)
 
 
-def write_added_files(folder):
-    """Writes the files of ADDED_FILES, and the example of a file with keys."""
+def write_added_files(folder, overlay):
+    """Writes the files of ADDED_FILES, and the example of a file with keys. If the overlay has a
+    data.yaml, this file is used in place of that of ADDED_FILES."""
     for name, text in ADDED_FILES.items():
         with open(os.path.join(folder, name), "w") as f:
             f.write(text)
+    own = os.path.join(FOLDER, "overlays", overlay, "data.yaml")
+    if os.path.exists(own):
+        shutil.copy(own, folder)
     example = os.path.join(FOLDER, "components", "s3-credentials", "credentials.env.example")
     shutil.copy(example, os.path.join(folder, "credentials.env"))
 
@@ -388,6 +447,23 @@ class Manifests(unittest.TestCase):
                 self.assertNotEqual(r.returncode, 0, r.stdout)
                 self.assertIn("BUCKET", r.stdout + r.stderr)
 
+    def test_a_bucket_of_data_that_is_not_filled_in_is_refused(self):
+        if WORKER_PROGRAM is None:
+            self.skipTest("no evergrad-worker (--bin)")
+        for name in ("gke with data in a bucket", "eks with data in a bucket"):
+            with self.subTest(name):
+                place = cluster(name).store_setting("DATA")
+                self.assertIn("://BUCKET/", place)
+                r = subprocess.run(
+                    [WORKER_PROGRAM, "--coordinator", "127.0.0.1:1", "--data-root", place],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                )
+                self.assertNotEqual(r.returncode, 0)
+                self.assertRegex(r.stderr, "--data-root: .*BUCKET")
+
     def test_the_keys_of_a_store_are_in_a_secret_and_nowhere_else(self):
         c = cluster("aks with an S3-compatible store")
         (secret,) = c.of("Secret")
@@ -420,8 +496,9 @@ class Manifests(unittest.TestCase):
 
     def render_of_page(self, text):
         """Renders a kustomization of a page, in a folder that is not beside the checkout."""
+        overlay = re.search(r"/overlays/([\w-]+)", text).group(1)
         with tempfile.TemporaryDirectory(dir=os.path.join(ROOT, "build")) as folder:
-            write_added_files(folder)
+            write_added_files(folder, overlay)
             with open(os.path.join(folder, "kustomization.yaml"), "w") as f:
                 f.write(text.replace("../evergrad/", os.path.relpath(ROOT, folder) + "/"))
             return build(folder)
@@ -599,6 +676,7 @@ STORE_RULE, IDENTITY_RULE = rule_of("evergrad-store"), rule_of("evergrad-store-i
 
 
 OPERATED, OPERATED_GKE = "local" + WITH_OPERATOR, "gke-spot" + WITH_OPERATOR
+OPERATED_IN_GCS = "gke with data in a bucket" + WITH_OPERATOR
 AGENT, POD_OF_AGENT = container_of("operator"), pod_of("operator")
 AGENT_DEPLOYMENT = named("Deployment", "evergrad-operator")
 AGENT_POLICY = named("NetworkPolicy", "evergrad-operator")
@@ -649,9 +727,38 @@ def submitter(c):
     return c.get("Job", "first-job")["spec"]["template"]["spec"]["containers"][0]
 
 
-def mount_of_store_ca(c):
-    mounts = SERVER(c)["volumeMounts"]
-    return next(m for m in mounts if m["mountPath"] == "/etc/evergrad/store")
+def mount_of(container, path):
+    return lambda c: next(m for m in container(c)["volumeMounts"] if m["mountPath"] == path)
+
+
+STORE_CA = "/etc/evergrad/store"
+IN_BUCKET, IN_OWN_STORE = "gke with data in a bucket", "aks with data in an S3-compatible store"
+ON_VOLUME = "gke with the shared volume and data in a bucket"
+WORKERS = named("Deployment", "evergrad-worker")
+CACHE = checks.DATA_CACHE
+
+
+def cache_volume(c):
+    return next(v for v in pod_of("worker")(c)["volumes"] if v["name"] == "data-cache")
+
+
+def cache_limit(c):
+    return next(e for e in WORKER(c)["env"] if e["name"] == "DATA_CACHE_BYTES_MAX")
+
+
+def worker_without(*names):
+    """Returns a mutation that removes the variables of these names from the worker."""
+
+    def mutate(c):
+        WORKER(c)["env"] = [e for e in WORKER(c)["env"] if e["name"] not in names]
+
+    return mutate
+
+
+def lose_what_came_too_early(c):
+    """Makes the worker of a kustomization that names s3-credentials and store-ca too early."""
+    worker_without(*checks.SECRET_VARIABLES)(c)
+    WORKER(c)["volumeMounts"].remove(mount_of(WORKER, STORE_CA)(c))
 
 
 MUTATIONS = [  # (check, cluster, mutation)
@@ -804,7 +911,7 @@ MUTATIONS = [  # (check, cluster, mutation)
     ("references", "local", remove("PersistentVolumeClaim", "evergrad-shared")),
     ("references", "local", remove("ConfigMap", "evergrad-store")),
     ("references", OWN_STORE, lambda c: c.docs.remove(c.of("Secret")[0])),
-    ("references", OWN_STORE, put(mount_of_store_ca, "readOnly", False)),
+    ("references", OWN_STORE, put(mount_of(SERVER, STORE_CA), "readOnly", False)),
     ("references", "local", put(STORE, "data", "CHECKPOINTS", "/elsewhere")),
     ("references", "local", remove("ServiceAccount", "evergrad-worker")),
     ("references", "local", remove("PriorityClass", "evergrad-ps-server")),
@@ -864,6 +971,64 @@ MUTATIONS = [  # (check, cluster, mutation)
         lambda c: key_of(c, "coordinator", 1)["valueFrom"]["secretKeyRef"].update({"key": "KEY"}),
     ),
     ("object_store", OWN_STORE, argument("ps-server", None, "$(AWS_SECRET_ACCESS_KEY)")),
+    ("object_store", "gke-spot", drop(submitter, "env", 1)),
+    (
+        "object_store",
+        "gke-spot",
+        put(submitter, "env", 1, "valueFrom", "configMapKeyRef", "key", "CHECKPOINTS"),
+    ),
+    ("object_store", OPERATED_GKE, drop(AGENT, "env", 0)),
+    ("object_store", IN_BUCKET, argument("worker", "--store-ca=$(STORE_CA)", None)),
+    ("object_store", IN_BUCKET, argument("worker", "--s3-region=$(S3_REGION)", None)),
+    ("object_store", IN_BUCKET, drop(WORKER, "envFrom")),
+    ("object_store", IN_BUCKET, drop(labels_of("worker"), checks.USES_STORE)),
+    ("object_store", IN_OWN_STORE, worker_without("AWS_SECRET_ACCESS_KEY")),
+    ("object_store", IN_OWN_STORE, lose_what_came_too_early),
+    ("references", IN_OWN_STORE, lose_what_came_too_early),
+    ("references", IN_OWN_STORE, put(mount_of(WORKER, STORE_CA), "readOnly", False)),
+    ("references", IN_BUCKET, put(mount_of(WORKER, CACHE), "mountPath", "/elsewhere")),
+    ("program_flags", IN_BUCKET, argument("worker", "--data-root=$(DATA)", None)),
+    ("program_flags", "gke-spot", argument("worker", None, "--data-root=$(DATA)")),
+    ("data_in_store", "gke-spot", put(STORE, "data", "DATA", "gs://BUCKET/data")),
+    ("data_in_store", "gke-spot", argument("worker", None, "--data-cache=/data/copies")),
+    ("data_in_store", IN_BUCKET, put(STORE, "data", "DATA", "/data")),
+    ("data_in_store", IN_BUCKET, put(STORE, "data", "DATA", "s3://BUCKET/data")),
+    ("data_in_store", IN_BUCKET, put(STORE, "data", "DATA", "gs://BUCKET")),
+    ("data_in_store", IN_BUCKET, drop(STORE, "data", "DATA")),
+    ("data_in_store", IN_BUCKET, drop(WORKERS, "metadata", "labels", checks.USES_STORE)),
+    (
+        "data_in_store",
+        IN_BUCKET,
+        argument("worker", "--data-cache=%s/data" % CACHE, "--data-cache=%s" % CACHE),
+    ),
+    ("data_in_store", IN_BUCKET, argument("worker", "--data-cache=%s/data" % CACHE, None)),
+    (
+        "data_in_store",
+        IN_BUCKET,
+        argument("worker", "--data-cache-bytes-max=$(DATA_CACHE_BYTES_MAX)", None),
+    ),
+    ("data_in_store", IN_BUCKET, put(cache_limit, "value", "10GiB")),
+    ("data_in_store", IN_BUCKET, put(cache_volume, "emptyDir", "medium", "Memory")),
+    ("data_in_store", IN_BUCKET, drop(cache_volume, "emptyDir", "sizeLimit")),
+    ("data_in_store", IN_BUCKET, put(cache_volume, "emptyDir", "sizeLimit", "8Gi")),
+    ("data_in_store", IN_BUCKET, put(mount_of(WORKER, CACHE), "readOnly", True)),
+    ("data_in_store", IN_BUCKET, drop(WORKER, "resources", "requests", "ephemeral-storage")),
+    ("store_identity", IN_BUCKET, drop(annotations_of("worker"), GKE_ACCOUNT)),
+    ("store_identity", ON_VOLUME, drop(annotations_of("worker"), GKE_ACCOUNT)),
+    (
+        "store_identity",
+        "eks with data in a bucket",
+        put(annotations_of("worker"), EKS_ROLE, "DATA-ROLE"),
+    ),
+    (
+        "store_identity",
+        "eks with Pod Identity and data in a bucket",
+        put(annotations_of("worker"), EKS_ROLE, "arn:aws:iam::1:role/evergrad"),
+    ),
+    ("store_identity", IN_BUCKET, put(pod_of("worker"), "serviceAccountName", "evergrad-psctl")),
+    ("network", IN_BUCKET, drop(labels_of("worker"), checks.USES_STORE)),
+    ("network", ON_VOLUME, drop(labels_of("worker"), checks.USES_STORE)),
+    ("network", "local with data in S3", drop(labels_of("worker"), checks.USES_STORE)),
     ("store_identity", "gke-spot", drop(annotations_of("ps-server"), GKE_ACCOUNT)),
     ("store_identity", "gke-spot", put(annotations_of("ps-server"), GKE_ACCOUNT, "evergrad")),
     ("store_identity", "gke-spot", put(annotations_of("worker"), GKE_ACCOUNT, "a@b")),
@@ -979,7 +1144,12 @@ MUTATIONS = [  # (check, cluster, mutation)
         OPERATED,
         argument("operator", "--metrics-listen=0.0.0.0:9430", "--metrics-listen=127.0.0.1:9430"),
     ),
-    ("operator", OPERATED, put(AGENT, "env", 0, "value", "/elsewhere")),
+    (
+        "operator",
+        OPERATED,
+        put(AGENT, "env", 0, {"name": "EVERGRAD_DATA", "value": "/elsewhere"}),
+    ),
+    ("operator", OPERATED_IN_GCS, argument("worker", "--data-root=$(DATA)", None)),
     ("operator", OPERATED, put(AGENT, "env", [])),
     ("operator", OPERATED, argument("worker", "--data-root=/data", "--data-root=/elsewhere")),
     ("definition_of_jobs", OPERATED, put(DEFINED, "metadata", "name", "jobs.evergrad.dev")),
@@ -1288,6 +1458,7 @@ if __name__ == "__main__":
         at = sys.argv.index("--bin")
         PSCTL = shutil.which(os.path.join(sys.argv[at + 1], "psctl"))
         OPERATOR = shutil.which(os.path.join(sys.argv[at + 1], "evergrad-operator"))
+        WORKER_PROGRAM = shutil.which(os.path.join(sys.argv[at + 1], "evergrad-worker"))
         del sys.argv[at : at + 2]
     if "--write" in sys.argv:
         with open(COMPONENT_RULES, "w") as out:

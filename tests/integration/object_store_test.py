@@ -60,7 +60,7 @@ NO_CREDENTIALS = "no credentials for s3://; these places were searched: AWS_ACCE
 def leaks(texts, secrets, authorizations):
     """Returns the places of the texts that contain a secret or the value of an Authorization
     header. A text is (place, bytes)."""
-    signatures, words = set(), {b"AWS4-HMAC-SHA256", b"Bearer "}
+    signatures, words = set(), {b"AWS4-HMAC-SHA256", b"GOOG4-HMAC-SHA256", b"Bearer "}
     for secret in secrets:
         words |= {secret.encode(), urllib.parse.quote(secret, safe="").encode()}
     for text in authorizations:
@@ -90,10 +90,8 @@ class Leaks(unittest.TestCase):
 class StoreCluster(Cluster):
     """A cluster that keeps the output of psctl, so that it can be searched for secrets."""
 
-    def __init__(self, store, servers=2, workers=2, coordinator_arguments=()):
-        super().__init__(
-            support.BIN, servers, workers, SEED, coordinator_arguments=coordinator_arguments
-        )
+    def __init__(self, store, servers=2, workers=2, **more):
+        super().__init__(support.BIN, servers, workers, SEED, **more)
         self.store, self.said = store, []
 
     def psctl(self, *arguments, **kw):

@@ -6,7 +6,8 @@
 
 The fake is stricter than the service where a mistake of a client would otherwise stay unseen:
 
-- Each request needs a bearer token that is valid (401).
+- Each request needs a bearer token that is valid (401), or, if `hmac_keys` has the access key, a
+  valid signature (403).
 - A request with both x-amz-* and x-goog-* headers is refused (400 ExcessHeaderValues).
 - A precondition on a multipart upload is refused (400), because the service ignores it there.
 - A body with another crc32c or md5 than x-goog-hash is refused (400). Bodies without x-goog-hash
@@ -21,12 +22,18 @@ import hashlib
 import http.server
 import itertools
 import json
+import os
 import re
 import secrets
+import sys
 import threading
 import time
 import urllib.parse
 from xml.sax.saxutils import escape
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import google_signature  # noqa: E402
+from signature_check import Refusal  # noqa: E402
 
 BODY_BYTES_MAX = 1 << 30
 PART_BYTES_MIN = 5 << 20
@@ -175,7 +182,7 @@ class ObjectHandler(Handler):
         status = 0
         try:
             data = self.body()
-            self.check_head()
+            self.check_head(data)
             if bucket not in self.gcs.buckets:
                 raise Failure(404, "NoSuchBucket")
             status = self.act(data)
@@ -192,10 +199,17 @@ class ObjectHandler(Handler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_any
 
-    def check_head(self):
+    def check_head(self, data):
         names = [name.lower() for name in self.headers]
         scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
-        if scheme != "Bearer" or not self.gcs.tokens.use(token):
+        if scheme == google_signature.SCHEME and self.gcs.hmac_keys is not None:
+            try:
+                google_signature.check(
+                    self.command, self.path, self.headers.items(), data, self.gcs.hmac_keys
+                )
+            except Refusal as why:
+                raise Failure(why.status, why.code, why.message)
+        elif scheme != "Bearer" or not self.gcs.tokens.use(token):
             raise Failure(401, "AuthenticationRequired", "Authentication required.")
         if any(n.startswith("x-amz-") for n in names) and any(
             n.startswith("x-goog-") for n in names
@@ -531,6 +545,8 @@ class FakeGcs:
         self.uploads, self.lock, self.tokens = {}, threading.RLock(), Tokens()
         self.page_keys_max = page_keys_max
         self.token_uses, self.token_seconds, self.verify_jwt = token_uses, token_seconds, None
+        # The HMAC keys, as {access key id: secret}. With None, signed requests are refused (401).
+        self.hmac_keys = None
         self.generations = itertools.count(1700000000000001)
         self.log, self.bodies_without_hash = [], 0
         self.servers = []

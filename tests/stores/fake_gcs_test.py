@@ -14,8 +14,9 @@ import unittest
 import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import google_signature  # noqa: E402
 from fake_gcs import FakeGcs, crc32c, crc_text  # noqa: E402
-from testing import main, send  # noqa: E402
+from testing import ROOT, main, send  # noqa: E402
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -50,6 +51,63 @@ class Checksums(unittest.TestCase):
         ):
             self.assertEqual(crc32c(data), want)
         self.assertEqual(crc_text(b"123456789"), "4waSgw==")
+
+
+class Signatures(Case):
+    """Requests that are signed with HMAC keys. The expected signatures are those of the golden file
+    of the unit tests, which botocore has computed."""
+
+    GOLDEN = os.path.join(ROOT, "tests", "golden", "object_store", "signatures.json")
+
+    def rows(self):
+        with open(self.GOLDEN) as f:
+            found = [row for row in json.load(f)["requests"] if row["kind"] == "gcs"]
+        self.assertGreater(len(found), 5)
+        return found
+
+    def check(self, row, headers=None, keys=None, body=None, method=None, seconds=0):
+        path = urllib.parse.quote(row["path"], safe="/~")
+        query = "&".join("%s=%s" % tuple(map(urllib.parse.quote, pair)) for pair in row["query"])
+        sent = [("Host", row["host"])] + row["headers"] + (headers or row["want"])
+        google_signature.check(
+            method or row["method"],
+            path + ("?" + query if query else ""),
+            sent,
+            (row["body"] * row["body_times"]).encode() if body is None else body,
+            keys or {row["access_key_id"]: row["secret_access_key"]},
+            now=lambda: row["wall_ms"] / 1000 + seconds,
+        )
+
+    def test_the_signatures_of_the_golden_file_are_right(self):
+        for row in self.rows():
+            with self.subTest(row["name"]):
+                self.check(row)
+
+    def test_wrong_signatures_are_refused(self):
+        row = self.rows()[0]
+        key, date = row["access_key_id"], dict(row["want"])["x-goog-date"]
+        for code, more in (
+            ("SignatureDoesNotMatch", {"keys": {key: "another secret"}}),
+            ("SignatureDoesNotMatch", {"method": "DELETE"}),
+            ("InvalidAccessKeyId", {"keys": {"GOOG1OTHER": "a secret"}}),
+            ("XAmzContentSHA256Mismatch", {"body": b"another body"}),
+            ("RequestTimeTooSkewed", {"seconds": 3600}),
+            ("AccessDenied", {"headers": row["want"] + [["x-goog-acl", "public-read"]]}),
+            ("InvalidArgument", {"headers": [["authorization", "GOOG4-HMAC-SHA256 x"]]}),
+            (
+                "AccessDenied",
+                {"headers": [[n, v.replace(date, "20130525T000001Z")] for n, v in row["want"]]},
+            ),
+        ):
+            with self.subTest(code=code, more=more):
+                with self.assertRaisesRegex(google_signature.Refusal, code):
+                    self.check(row, **more)
+
+    def test_the_fake_accepts_signatures_only_if_it_has_keys(self):
+        for keys, status in ((None, 401), ({}, 400)):
+            self.gcs.hmac_keys = keys
+            headers = {"Authorization": "GOOG4-HMAC-SHA256 Credential=x"}
+            self.assertEqual(send(self.gcs.address, "GET", "/data/k", None, headers)[0], status)
 
 
 class Objects(Case):

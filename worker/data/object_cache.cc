@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/snapshot/checksum.h"
@@ -114,6 +115,10 @@ absl::Status ObjectCache::Download(fs::ReadableFile& object, const std::string& 
       static_cast<std::size_t>(std::clamp<std::uint64_t>(object.size(), 1, kPieceBytes)));
   for (std::uint64_t offset = 0; offset < object.size();) {
     const auto got = object.ReadAt(offset, piece);
+    // The object was replaced during the download. A later attempt downloads the new version, and
+    // other workers may have a whole copy of the old one.
+    if (absl::IsFailedPrecondition(got.status()))
+      return Failed("download", uri, absl::UnavailableError(got.status().message()));
     if (!got.ok()) return Failed("download", uri, got.status());
     if (*got == 0)
       return Failed("download", uri,

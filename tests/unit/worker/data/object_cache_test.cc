@@ -165,6 +165,19 @@ TEST_CASE("errors name the object, and leave no copy") {
   CHECK(stage.Copies() == 0);
 }
 
+// The error failed the whole job, although other workers had their data.
+TEST_CASE("an object that is replaced during its download can be downloaded again") {
+  Stage stage;
+  stage.files.objects["s3://data/a"] = {"old", "1", absl::FailedPreconditionError("has changed")};
+  const absl::Status status = stage.cache.Open("s3://data/a").status();
+  CHECK(absl::IsUnavailable(status));
+  CHECK(BlameOf(status) == Blame::kUser);
+  CHECK(absl::StrContains(status.message(), "file=s3://data/a error=has changed"));
+  CHECK(stage.Copies() == 0);
+  stage.files.objects["s3://data/a"] = {"new", "2"};
+  CHECK(stage.Read("s3://data/a") == "new");
+}
+
 TEST_CASE("the wait for the download of another process ends with the interruption") {
   Stage stage;
   stage.files.objects["s3://data/a"] = {"bytes", "v"};
