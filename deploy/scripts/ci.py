@@ -38,7 +38,7 @@ COLD_ASAN = 25 * 60
 # command. (A release object takes 4 s on a machine that builds everything in 18 minutes.) A command
 # that runs longer than its estimate is stopped only at the time limit.
 OBJECT_SECONDS, TIDY_SECONDS, ASAN_OBJECT_SECONDS, TESTS_SECONDS = 5, 12, 8, 60
-ROLES = ("common", "coordinator", "ps_server", "worker")
+ROLES = ("common", "coordinator", "kubernetes", "ps_server", "worker")
 # A change of one of these files counts as a change of every room.
 EVERYWHERE = ("protos/", "cmake/", "tests/support/", "CMakeLists.txt", "CMakePresets.json")
 SOURCES = (".cc", ".h", ".cu", ".cuh", ".inc", ".c", "CMakeLists.txt")

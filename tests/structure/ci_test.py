@@ -63,7 +63,9 @@ class Clock:
 class Rooms(unittest.TestCase):
     def test_sources_and_their_unit_tests_belong_to_one_room(self):
         rooms = ci.rooms_of(FILES)
-        self.assertEqual(rooms, ["common/fs", "coordinator", "ps_server", "worker", "worker/data"])
+        self.assertEqual(
+            rooms, ["common/fs", "coordinator", "kubernetes", "ps_server", "worker", "worker/data"]
+        )
         for path, want in (
             ("common/fs/disk.cc", "common/fs"),
             ("common/fs/CMakeLists.txt", "common/fs"),
@@ -208,7 +210,7 @@ class Runs(unittest.TestCase):
                 " -R ^(common/fs:\\ |fuzz:\\ paths\\ replays)",
             ],
         )
-        self.assertIn("1 of 5 rooms have changed since", said)
+        self.assertIn("1 of 6 rooms have changed since", said)
         self.assertRegex(said, r"0 min 0\d s  asan common/fs: tests +passed\n")
         self.assertTrue(said.endswith("== ci: passed"), said)
 
@@ -219,11 +221,11 @@ class Runs(unittest.TestCase):
         self.assertTrue(said.endswith("== ci: passed"), said)
 
     def test_which_rooms_count_as_changed(self):
-        rooms = ["common/fs", "coordinator", "ps_server", "worker", "worker/data"]
+        rooms = ["common/fs", "coordinator", "kubernetes", "ps_server", "worker", "worker/data"]
         scope = ci.Ci(self.root).scope
         self.assertEqual(
             scope(),
-            (None, "there is no .ci/checked: ./evergrad ci full checks all 5 rooms and writes it"),
+            (None, "there is no .ci/checked: ./evergrad ci full checks all 6 rooms and writes it"),
         )
         for unknown in ("0" * 40, "main", ""):
             self.write(".ci/checked", unknown + "\n")
