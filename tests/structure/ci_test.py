@@ -231,7 +231,7 @@ class Runs(unittest.TestCase):
             self.write(".ci/checked", unknown + "\n")
             self.assertEqual(
                 scope(),
-                (rooms, "all 5 rooms: the commit in .ci/checked is unknown here: " + unknown),
+                (rooms, "all 6 rooms: the commit in .ci/checked is unknown here: " + unknown),
             )
         self.write(".ci/checked", self.git("rev-parse", "HEAD") + "\n")
         self.assertEqual(scope()[0], [])
