@@ -25,7 +25,8 @@ Operator::Operator(ControllerOptions options, const Parts& parts)
                                        .clock = parts.clock,
                                        .logger = parts.logger,
                                        .metrics = parts.metrics,
-                                       .ready = parts.coordinator_ready}),
+                                       .ready = parts.coordinator_ready,
+                                       .wish_for_list = [this] { feed_.WishForList(); }}),
       watch_thread_(std::make_unique<runtime::Thread>("kube-watch", [this] { watch_.Run(); })),
       control_thread_(std::make_unique<runtime::Thread>("kube-control", [this] { Control(); })) {}
 

@@ -136,7 +136,7 @@ Node StatusSchema() {
   Append(&properties, "state",
          Field("string",
                "state of the job: QUEUED, STARTING, RUNNING, SUCCEEDED, FAILED, CANCELLED; INVALID "
-               "if no job was made of the object"));
+               "if the spec was refused; UNKNOWN if the coordinator no longer knows the job"));
   Append(&properties, "jobUid", Field("string", "uid of the job at the coordinator"));
   Append(&properties, "step", Field("integer", "steps that are done"));
   Append(&properties, "steps", Field("integer", "steps of the whole job; 0 if not known yet"));
@@ -145,8 +145,10 @@ Node StatusSchema() {
   Append(&properties, "workers", Field("integer", "workers that serve the job now"));
   Append(&properties, "message", Field("string", "why the job waits or has failed"));
   Append(&properties, "runsFolder", Field("string", "folder of the run on the coordinator's host"));
+  Append(&properties, "submittedGeneration",
+         Field("integer", "generation of the spec that was submitted, or is about to be"));
   Append(&properties, "observedGeneration",
-         Field("integer", "generation of the spec that was submitted"));
+         Field("integer", "generation that the operator has seen"));
   Append(&properties, "conditions", std::move(conditions));
   Node status = Map();
   Append(&status, "type", MakeText("object"));

@@ -23,7 +23,7 @@ absl::Status BadAnswer(absl::string_view want, absl::string_view place) {
 }
 
 absl::Status ParseObject(absl::string_view text, absl::string_view place, nlohmann::json* json) {
-  if (text.size() > kAnswerBytesMax) return BadAnswer("at most 64 KiB", place);
+  if (text.size() > kCredentialAnswerBytesMax) return BadAnswer("at most 64 KiB", place);
   *json = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
   return json->is_object() ? absl::OkStatus() : BadAnswer("a JSON object", place);
 }
@@ -69,7 +69,7 @@ absl::StatusOr<Credentials> ParseAwsAnswer(absl::string_view text, absl::string_
 }
 
 absl::StatusOr<Credentials> ParseStsAnswer(absl::string_view text, absl::string_view place) {
-  if (text.size() > kAnswerBytesMax) return BadAnswer("at most 64 KiB", place);
+  if (text.size() > kCredentialAnswerBytesMax) return BadAnswer("at most 64 KiB", place);
   pugi::xml_document document;
   if (!document.load_buffer(text.data(), text.size(), pugi::parse_default))
     return BadAnswer("XML", place);

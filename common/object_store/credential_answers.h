@@ -16,7 +16,7 @@
 
 namespace evergrad::object_store {
 
-inline constexpr std::size_t kAnswerBytesMax = 64 << 10;
+inline constexpr std::size_t kCredentialAnswerBytesMax = 64 << 10;
 
 // Returns the text of a key, or "" if `object` is no JSON object with a text of this key.
 std::string JsonText(const nlohmann::json& object, const char* key);

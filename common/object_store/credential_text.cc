@@ -120,7 +120,7 @@ absl::StatusOr<std::string> ReadCredentialFile(const std::string& path, absl::st
 
 absl::StatusOr<http::Response> Ask(const CredentialOptions& options, http::Request request,
                                    absl::string_view place) {
-  request.response_bytes_max = kAnswerBytesMax;
+  request.response_bytes_max = kCredentialAnswerBytesMax;
   absl::StatusOr<http::Response> response = options.client->Send(request);
   if (!response.ok()) {
     absl::StatusCode code = absl::StatusCode::kUnavailable;
@@ -135,7 +135,7 @@ absl::StatusOr<http::Response> Ask(const CredentialOptions& options, http::Reque
 }
 
 std::string ErrorCodeOf(absl::string_view body) {
-  if (body.size() > kAnswerBytesMax) return "";
+  if (body.size() > kCredentialAnswerBytesMax) return "";
   const auto json = nlohmann::json::parse(body.begin(), body.end(), nullptr, false);
   if (json.is_object()) {
     // OAuth 2.0 has {"error": "code"}, Google's other services {"error": {"status": "CODE"}}, and

@@ -64,6 +64,13 @@ absl::Status StatusOfWrite(const StoreAnswer& answer) {
   return answer.status.ok() || !may_be_done ? answer.status : UnknownOutcome(answer.status);
 }
 
+// Returns whether the store has refused the request for a reason that is not known.
+bool IsUnexplained(const StoreAnswer& answer) {
+  const int status = answer.response.status;
+  return status >= 400 && status < 500 && status != 404 && answer.code.empty() &&
+         !absl::IsFailedPrecondition(answer.status);
+}
+
 bool IsMissingBucket(const StoreAnswer& answer) { return answer.code == "NoSuchBucket"; }
 
 // Returns OK also if there is no such object or upload.
@@ -106,6 +113,9 @@ class HttpObjectStore final : public ObjectStore {
   absl::StatusOr<std::string> ProbeConditions(const std::string& key);
   absl::Status PutMarked(const std::string& key, absl::string_view bytes, PutMode mode,
                          const std::string& mark);
+  // A response to HEAD has no body, so its refusal has no code, such as SignatureDoesNotMatch. A
+  // request for one byte of the object gets it. Returns `status` if it does not.
+  absl::Status WithReason(const std::string& key, const absl::Status& status);
   // `asks_checksum` asks S3 for the checksum of the object.
   StoreAnswer GetRange(const std::string& key, const AskedRange& range, bool asks_checksum,
                        std::string* bytes);
@@ -168,8 +178,14 @@ absl::StatusOr<ObjectInfo> HttpObjectStore::Head(const std::string& key) {
     return read.status();
   };
   const StoreAnswer answer = sender_.Send(request);
-  EG_RETURN_IF_ERROR(answer.status);
-  return info;
+  if (answer.status.ok()) return info;
+  return IsUnexplained(answer) ? WithReason(key, answer.status) : answer.status;
+}
+
+absl::Status HttpObjectStore::WithReason(const std::string& key, const absl::Status& status) {
+  std::string ignored;
+  const StoreAnswer answer = GetRange(key, {0, 1, ""}, false, &ignored);
+  return answer.code.empty() ? status : answer.status;
 }
 
 StoreAnswer HttpObjectStore::GetRange(const std::string& key, const AskedRange& range,

@@ -53,6 +53,8 @@ class Job {
   void Cancel() { life_.Cancel(); }  // A repeated call, or a call after the end, changes nothing.
   void Tick();                       // Call it every few tens of milliseconds.
   bool ended() const { return parts_.phases.ended(); }
+  // The wall time of the end; 0 before.
+  std::int64_t ended_ms() const { return parts_.times.ended_ms; }
   bool started() const { return parts_.phases.started(); }
   // Returns whether only the files of the job's end are still to be written.
   bool writing() const { return parts_.phases.In(JobPhase::kWriting); }

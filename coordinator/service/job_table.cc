@@ -62,6 +62,9 @@ std::vector<JobUid> JobTable::EndedBeyond(std::size_t kept_max) const {
   for (const JobUid uid : order_) {
     if (Get(uid)->ended()) ended.push_back(uid);
   }
+  // The job that ended first goes first. A long job is thus not forgotten in the moment of its end.
+  std::stable_sort(ended.begin(), ended.end(),
+                   [this](JobUid a, JobUid b) { return Get(a)->ended_ms() < Get(b)->ended_ms(); });
   ended.resize(ended.size() - std::min(ended.size(), kept_max));
   return ended;
 }

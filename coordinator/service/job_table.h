@@ -41,7 +41,7 @@ class JobTable {
   // Adds a job of the journal. The jobs are added in the order of submission. Returns true if the
   // job counts as running.
   bool Restore(std::unique_ptr<Job> job);
-  // Returns the ended jobs beyond the newest `kept_max`, oldest first.
+  // Returns the ended jobs other than the `kept_max` that ended last, in the order of their ends.
   std::vector<JobUid> EndedBeyond(std::size_t kept_max) const;
   void Forget(JobUid uid);
 

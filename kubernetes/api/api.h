@@ -26,8 +26,8 @@ struct JobList {
 class Api {
  public:
   virtual ~Api() = default;
-  // Lists all objects, page by page. OutOfRange: the list changed too much between two pages, so
-  // the caller must begin again.
+  // Lists all objects, page by page, but at most about 50,000. OutOfRange: the list changed too
+  // much between two pages, so the caller must begin again.
   virtual absl::StatusOr<JobList> List() = 0;
   // Reports the events after `resource_version` until the server ends the watch, which it does
   // after some minutes. Returns OK at a regular end. `on_event` runs on the calling thread, also

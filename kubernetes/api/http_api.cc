@@ -17,8 +17,9 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr std::size_t kPageObjects = 50;
-constexpr std::size_t kPageBytesMax = 96u << 20;  // an object has at most 1.5 MiB
+// An object has at most 1.5 MiB. A page that is too large is requested again with fewer objects.
+constexpr std::size_t kPageObjects = 50, kFewObjects = 5;
+constexpr std::size_t kPageBytesMax = 12u << 20;
 constexpr std::size_t kObjectBytesMax = 4u << 20;
 constexpr std::size_t kPagesMax = 1000;
 constexpr std::size_t kTokenBytesMax = 64u << 10;
@@ -74,16 +75,12 @@ class HttpApi final : public Api {
     JobList list;
     std::string next;
     for (std::size_t page = 0; page < kPagesMax; ++page) {
-      std::string url = absl::StrCat(jobs_, "?limit=", kPageObjects);
-      if (!next.empty()) absl::StrAppend(&url, "&continue=", PercentEncoded(next));
-      EG_ASSIGN_OR_RETURN(const Json json,
-                          Call(lists_.get(), "GET", std::move(url), "", "", kPageBytesMax));
+      EG_ASSIGN_OR_RETURN(const Json json, Page(next));
       EG_RETURN_IF_ERROR(AddPage(json, &list));
       next = TextOf(Member(json, "metadata"), "continue");
-      if (next.empty()) return list;
+      if (next.empty()) break;
     }
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the namespace has too many TrainingJobs: max=", kPagesMax * kPageObjects));
+    return list;
   }
 
   absl::Status Watch(const std::string& resource_version,
@@ -124,6 +121,18 @@ class HttpApi final : public Api {
   // Texts come from users, so bytes that are not UTF-8 are replaced and do not throw.
   static std::string Dump(const Json& json) {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+
+  absl::StatusOr<Json> Page(const std::string& next) const {
+    const std::string rest = next.empty() ? "" : absl::StrCat("&continue=", PercentEncoded(next));
+    const auto ask = [&](std::size_t objects) {
+      return Exchange(lists_.get(), "GET", absl::StrCat(jobs_, "?limit=", objects, rest), "", "",
+                      kPageBytesMax);
+    };
+    absl::StatusOr<http::Response> response = ask(kPageObjects);
+    if (absl::IsResourceExhausted(response.status())) response = ask(kFewObjects);
+    if (!response.ok()) return response.status();
+    return ReadAnswer(*response);
   }
 
   static absl::Status AddPage(const Json& json, JobList* list) {
@@ -178,13 +187,24 @@ class HttpApi final : public Api {
   absl::StatusOr<Json> Call(http::Client* client, const char* method, std::string url,
                             absl::string_view content_type, const std::string& body,
                             std::size_t bytes_max) const {
+    EG_ASSIGN_OR_RETURN(const http::Response response,
+                        Exchange(client, method, std::move(url), content_type, body, bytes_max));
+    return ReadAnswer(response);
+  }
+
+  absl::StatusOr<http::Response> Exchange(http::Client* client, const char* method, std::string url,
+                                          absl::string_view content_type, const std::string& body,
+                                          std::size_t bytes_max) const {
     http::Request request;
     request.method = method;
     request.url = std::move(url);
     request.body = body;
     request.response_bytes_max = bytes_max;
     EG_RETURN_IF_ERROR(AddHeaders(content_type, &request));
-    EG_ASSIGN_OR_RETURN(const http::Response response, client->Send(request));
+    return client->Send(request);
+  }
+
+  static absl::StatusOr<Json> ReadAnswer(const http::Response& response) {
     if (response.status < 200 || response.status >= 300) return Refused(response);
     absl::StatusOr<Json> json = ParseJson(response.body);
     if (json.ok()) return json;

@@ -24,6 +24,7 @@ using std::chrono::seconds;
 constexpr int kStepsAtOnce = 6;  // an object needs at most 4 steps until its job runs
 constexpr std::size_t kEventNameMax = 200;
 constexpr seconds kCancelEvery(5);
+constexpr milliseconds kQueuePause(2000);
 constexpr std::uint64_t kEpochOfEnd = ~0ull;  // Held::metric_epoch once the job has ended
 
 // Returns whether the coordinator may accept the same submission later.
@@ -60,7 +61,9 @@ Json EventOf(const JobObject& object, const struct Report& report, const std::st
              const std::string& now) {
   return {{"apiVersion", "v1"},
           {"kind", "Event"},
-          {"metadata", {{"name", EventName(object, report.reason)}, {"namespace", name_space}}},
+          {"metadata",
+           {{"name", EventName(object, report.key.empty() ? report.reason : report.key)},
+            {"namespace", name_space}}},
           {"involvedObject",
            {{"apiVersion", "evergrad.dev/v1alpha1"},
             {"kind", "TrainingJob"},
@@ -82,13 +85,25 @@ Json EventOf(const JobObject& object, const struct Report& report, const std::st
 Controller::Controller(ControllerOptions options, Parts parts)
     : options_(std::move(options)), parts_(std::move(parts)), started_(parts_.clock->Now()) {}
 
+void Controller::Held::Take(JobObject newer) {
+  object = std::move(newer);
+  if (!TextOf(object.status, "jobUid").empty()) object.spec = Json();
+}
+
 MonoTime Controller::Round(ObjectFeed::Changes changes) {
   TakeIn(std::move(changes));
   if (parts_.clock->Now() >= next_poll_) PollJobs();
-  // An object whose requests always fail must not take the turn of the others after each pause.
-  auto next = objects_.upper_bound(failed_last_);
+  // An object whose requests always fail must not take the turn of the others after each pause, and
+  // many objects must not delay the news of the others.
+  auto next = objects_.upper_bound(begin_after_);
+  std::string handled;
   for (std::size_t i = 0; i < objects_.size(); ++i, ++next) {
+    if (i > 0 && parts_.clock->Now() >= round_ends_) {
+      begin_after_ = handled;
+      break;
+    }
     if (next == objects_.end()) next = objects_.begin();
+    handled = next->first;
     Handle(&next->second);
   }
   CountObjects();
@@ -96,42 +111,62 @@ MonoTime Controller::Round(ObjectFeed::Changes changes) {
 }
 
 void Controller::TakeIn(ObjectFeed::Changes changes) {
+  // The objects that may have jobs come first, so that the limit meets the others.
+  std::stable_partition(changes.begin(), changes.end(), [](const auto& change) {
+    return !change.second || change.second->HasFinalizer(kFinalizer);
+  });
   for (auto& [name, object] : changes) {
+    if (object) {
+      Hold(*std::move(object));
+      continue;
+    }
+    ignored_.erase(name);
     const auto found = objects_.find(name);
-    if (!object) {
-      if (found == objects_.end()) continue;
-      const v1::JobStatus* const job = jobs_.Find(RequestId(found->second.object));
-      if (job != nullptr && !HasEnded(*job))
-        parts_.logger->Warning(absl::StrCat(
-            "an object was removed without its finalizer, its job continues: object=", name,
-            " job_uid=", JobUidString(JobUid(job->job_uid()))));
-      objects_.erase(found);
-      continue;
-    }
-    if (found == objects_.end()) {
-      if (objects_.size() >= options_.objects_max) {
-        if (!std::exchange(full_, true))
-          parts_.logger->Warning(absl::StrCat(
-              "too many TrainingJobs, further ones are ignored: max=", options_.objects_max));
-        continue;
-      }
-      objects_[name].object = *std::move(object);
-      continue;
-    }
-    Held& held = found->second;
-    if (held.object.uid != object->uid) held = Held();
-    held.object = *std::move(object);
-    held.idle = false;
-    held.failures = 0;
-    held.not_before = MonoTime(0);
+    if (found == objects_.end()) continue;
+    WarnOfJob(found->second.object);
+    objects_.erase(found);
   }
+  if (ignored_.empty() || objects_.size() >= options_.objects_max) return;
+  parts_.logger->Info(
+      absl::StrCat("TrainingJobs that were ignored have a place now: objects=", ignored_.size()));
+  ignored_.clear();
+  parts_.wish_for_list();
+}
+
+void Controller::Hold(JobObject object) {
+  const auto found = objects_.find(object.name);
+  if (found == objects_.end() && objects_.size() >= options_.objects_max) {
+    if (ignored_.empty())
+      parts_.logger->Warning(absl::StrCat("too many TrainingJobs, further ones are ignored: max=",
+                                          options_.objects_max));
+    ignored_.insert(object.name);
+    return;
+  }
+  Held& held = objects_[object.name];
+  if (found != objects_.end() && held.object.uid != object.uid) {
+    WarnOfJob(held.object);
+    held = Held();
+  }
+  held.Take(std::move(object));
+  held.idle = false;
+  held.failures = 0;
+  held.not_before = MonoTime(0);
+}
+
+// An object that no longer exists can leave a job that nobody cancels.
+void Controller::WarnOfJob(const JobObject& object) const {
+  const v1::JobStatus* const job = jobs_.Find(RequestId(object));
+  if (job == nullptr || HasEnded(*job)) return;
+  parts_.logger->Warning(absl::StrCat(
+      "an object was removed without its finalizer, its job continues: object=", object.name,
+      " job_uid=", JobUidString(JobUid(job->job_uid()))));
 }
 
 void Controller::PollJobs() {
   const MonoTime asked = parts_.clock->Now();
   absl::StatusOr<v1::ListJobsResponse> list = parts_.coordinator->ListJobs();
   const MonoTime now = parts_.clock->Now();
-  next_poll_ = now + options_.poll;
+  next_poll_ = round_ends_ = now + options_.poll;
   const bool was_reachable = jobs_.reachable();
   if (list.ok()) {
     coordinator_silent_ = false;
@@ -239,13 +274,18 @@ void Controller::Prepare(Held* held) {
   parts_.logger->Warning(absl::StrCat("the spec of an object is wrong: object=", held->object.name,
                                       " generation=", held->object.generation, ": ",
                                       held->submission->mistakes));
-  held->refusal = Refusal{"InvalidSpec", held->submission->mistakes, /*again=*/false};
+  held->refusal = Refusal{kInvalidSpec, held->submission->mistakes, /*again=*/false};
 }
 
 // The list of jobs has no results of evaluations, so they are fetched when an epoch has begun or
 // the job has ended.
 void Controller::UpdateMetric(Held* held, const v1::JobStatus& job) {
   const std::uint64_t epoch = HasEnded(job) ? kEpochOfEnd : job.epoch();
+  // A new process need not fetch the results that its predecessor has written.
+  const Json& status = held->object.status;
+  if (epoch == kEpochOfEnd && held->metric_epoch == 0 && !TextOf(status, "metric").empty() &&
+      TextOf(FindCondition(status, "Finished"), "status") == "True")
+    held->metric_epoch = kEpochOfEnd;
   if (held->metric_epoch == epoch || !jobs_.reachable() || coordinator_silent_) return;
   absl::StatusOr<v1::JobStatus> whole = parts_.coordinator->GetJob(job.job_uid());
   if (!whole.ok()) {
@@ -267,7 +307,7 @@ bool Controller::WriteStatus(Held* held, const Json& status) {
     return false;
   }
   parts_.metrics->status_writes.Add();
-  held->object = *std::move(changed);
+  held->Take(*std::move(changed));
   api_failures_ = 0;
   if (IsUrgent(held->object.status, status)) {
     Fail(held, "write the status",
@@ -288,7 +328,7 @@ bool Controller::SetFinalizers(Held* held, std::vector<std::string> finalizers) 
     return false;
   }
   const bool gone = changed->deleting && changed->finalizers.empty();
-  held->object = *std::move(changed);
+  held->Take(*std::move(changed));
   held->failures = api_failures_ = 0;
   return !gone;
 }
@@ -316,23 +356,26 @@ bool Controller::Submit(Held* held) {
 }
 
 void Controller::TakeRefusal(Held* held, const absl::Status& status) {
-  const bool again = MaySucceedLater(status);
-  held->next_submission =
-      parts_.clock->Now() + std::max(options_.poll, PauseAfter(++held->refused));
+  const bool queue_full = absl::IsResourceExhausted(status);
+  // A place in the queue becomes free at any time, and whoever asks then gets it.
+  const milliseconds pause = queue_full ? kQueuePause : PauseAfter(++held->refused);
+  held->next_submission = parts_.clock->Now() + std::max(options_.poll, pause);
   if (!IsAnswer(status)) {
     // The call may have been carried out, and nobody has refused the spec.
     parts_.metrics->coordinator_errors.Add();
     coordinator_silent_ = true;
     return;
   }
-  if (!held->refusal) {
-    parts_.metrics->refusals.Add();
-    parts_.logger->Warning(
-        absl::StrCat("the coordinator refuses an object: object=", held->object.name,
-                     " generation=", held->object.generation, ": ", status.message()));
+  const char* const reason = queue_full                      ? kQueueFull
+                             : absl::IsAlreadyExists(status) ? kNameInUse
+                                                             : kRefused;
+  if (!held->refusal || held->refusal->reason != reason) {
+    if (reason == kRefused) parts_.metrics->refusals.Add();
+    parts_.logger->Warning(absl::StrCat(
+        "the coordinator does not accept an object: object=", held->object.name,
+        " generation=", held->object.generation, " reason=", reason, ": ", status.message()));
   }
-  held->refusal = Refusal{absl::IsAlreadyExists(status) ? "NameInUse" : "Refused",
-                          std::string(status.message()), again};
+  held->refusal = Refusal{reason, std::string(status.message()), MaySucceedLater(status)};
 }
 
 void Controller::Cancel(Held* held, const v1::JobStatus& job) {
@@ -381,11 +424,14 @@ void Controller::Fail(Held* held, absl::string_view what, const absl::Status& st
   }
   parts_.metrics->api_errors.Add();
   held->not_before = now + PauseAfter(++held->failures);
-  if (IsRetryable(status)) {
+  // A token or a role that is wrong concerns all objects, too.
+  const bool all =
+      IsRetryable(status) || absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
+  if (all) {
     PauseApi();
-    failed_last_ = held->object.name;
+    begin_after_ = held->object.name;
   }
-  if (held->failures == 1)
+  if (all ? api_failures_ == 1 : held->failures == 1)
     parts_.logger->Warning(absl::StrCat("cannot ", what, " of an object, trying again: object=",
                                         held->object.name, ": ", status.message()));
 }
@@ -398,8 +444,9 @@ void Controller::ForgetIdleness() {
 }
 
 void Controller::CountObjects() {
-  std::size_t open = 0, invalid = 0;
+  std::size_t open = 0, invalid = 0, failing = 0;
   for (const auto& [name, held] : objects_) {
+    if (held.failures > 0) ++failing;
     const Json& status = held.object.status;
     if (TextOf(status, "state") == "INVALID")
       ++invalid;
@@ -409,6 +456,8 @@ void Controller::CountObjects() {
   parts_.metrics->objects.Set(static_cast<double>(objects_.size()));
   parts_.metrics->objects_open.Set(static_cast<double>(open));
   parts_.metrics->objects_invalid.Set(static_cast<double>(invalid));
+  parts_.metrics->objects_failing.Set(static_cast<double>(failing));
+  parts_.metrics->objects_ignored.Set(static_cast<double>(ignored_.size()));
 }
 
 std::string Controller::Now() const {

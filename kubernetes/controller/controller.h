@@ -7,9 +7,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "common/health/readiness.h"
@@ -44,6 +46,8 @@ class Controller {
     log::Logger* logger = nullptr;
     OperatorMetrics* metrics = nullptr;
     health::Condition ready;  // met while the coordinator answers
+    // Asks for a new list of all objects, because ignored ones have a place now.
+    std::function<void()> wish_for_list = [] {};
   };
   Controller(ControllerOptions options, Parts parts);
 
@@ -70,9 +74,14 @@ class Controller {
     bool idle = false;   // nothing to do before the object, the job or the coordinator changes
     std::string metric;  // of the epoch `metric_epoch`
     std::uint64_t metric_epoch = 0;
+
+    // Takes a newer version. The spec of an object that has a job is not kept.
+    void Take(JobObject newer);
   };
 
   void TakeIn(ObjectFeed::Changes changes);
+  void Hold(JobObject object);
+  void WarnOfJob(const JobObject& object) const;
   void PollJobs();
   void Handle(Held* held);
   // Takes one step. Returns whether the object may have a next step at once.
@@ -102,13 +111,14 @@ class Controller {
   std::map<std::string, Held> objects_;  // by name
   JobListView jobs_;
   MonoTime next_poll_{0};
+  MonoTime round_ends_{0};      // a round that lasts longer continues after the next list
   MonoTime api_not_before_{0};  // no request to the API server before this time
   int api_failures_ = 0;        // requests that the API server did not answer, in a row
-  std::string failed_last_;     // the object of the last such request
+  std::string begin_after_;     // the next round begins after the object with this name
   // A call to the coordinator since the last list had no answer. Further ones wait for the next
   // list, so that a coordinator that hangs costs one timeout and not one for each object.
   bool coordinator_silent_ = false;
-  bool full_ = false;  // objects_max was reached, and reported
+  std::set<std::string> ignored_;  // names of objects above objects_max
 };
 
 }  // namespace evergrad::kubernetes

@@ -1,5 +1,7 @@
 #include "kubernetes/controller/object_feed.h"
 
+#include <utility>
+
 namespace evergrad::kubernetes {
 
 void ObjectFeed::Replace(std::vector<JobObject> objects) {
@@ -29,6 +31,16 @@ void ObjectFeed::Remove(const std::string& name) {
   names_.erase(name);
   changes_[name] = std::nullopt;
   changed_.NotifyAll();
+}
+
+void ObjectFeed::WishForList() {
+  MutexLock lock(&mu_);
+  wished_ = true;
+}
+
+bool ObjectFeed::TakeWish() {
+  MutexLock lock(&mu_);
+  return std::exchange(wished_, false);
 }
 
 void ObjectFeed::Stop() {

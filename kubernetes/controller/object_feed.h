@@ -26,6 +26,11 @@ class ObjectFeed {
   void Put(JobObject object);
   void Remove(const std::string& name);
 
+  // Asks for a new list of all objects. TakeWish returns whether that has happened since the last
+  // call.
+  void WishForList();
+  bool TakeWish();
+
   // Ends all waits, now and later.
   void Stop();
   // Waits until there are changes, but at most for `timeout`, and returns them.
@@ -39,6 +44,7 @@ class ObjectFeed {
   CondVar changed_;
   std::set<std::string> names_ ABSL_GUARDED_BY(mu_);  // of the objects that exist
   std::map<std::string, std::optional<JobObject>> changes_ ABSL_GUARDED_BY(mu_);
+  bool wished_ ABSL_GUARDED_BY(mu_) = false;
   bool listed_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -25,7 +25,7 @@ void ObjectWatch::Run() {
   bool must_list = true;
   while (!parts_.interruption->interrupted()) {
     const int before = failures_;
-    must_list = must_list ? !List() : !Watch();
+    must_list = must_list ? !List() : !Watch() || parts_.feed->TakeWish();
     if (failures_ > before) parts_.interruption->Wait(PauseAfter(failures_));
   }
 }

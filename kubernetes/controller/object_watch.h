@@ -2,8 +2,8 @@
 // version of the list on.
 //
 // A watch that ends is continued from the last version that it reported. If the version is too old
-// (410), or a watch cannot be begun, all objects are listed again. After a failure there is a
-// pause, from 100 ms to 30 s.
+// (410), or a watch cannot be begun, all objects are listed again. The same happens between two
+// watches if the feed has a wish for it. After a failure there is a pause, from 100 ms to 30 s.
 #pragma once
 
 #include <string>

@@ -14,6 +14,11 @@ struct OperatorMetrics {
       "evergrad_operator_objects_open", "TrainingJobs whose job has not ended, or is not made yet");
   metrics::Gauge& objects_invalid =
       registry.GetGauge("evergrad_operator_objects_invalid", "TrainingJobs whose spec was refused");
+  metrics::Gauge& objects_failing = registry.GetGauge(
+      "evergrad_operator_objects_failing",
+      "TrainingJobs whose last change the API server has refused or not answered");
+  metrics::Gauge& objects_ignored = registry.GetGauge(
+      "evergrad_operator_objects_ignored", "TrainingJobs above the limit of the operator");
   metrics::Gauge& coordinator_reachable =
       registry.GetGauge("evergrad_operator_coordinator_reachable",
                         "1 if the coordinator has answered the newest list of jobs, else 0");

@@ -1,5 +1,6 @@
 #include "kubernetes/reconcile/decide.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,11 @@ bool WasAccepted(const Json& status) { return !TextOf(status, "jobUid").empty();
 // Returns whether the job of the object has ended, or is unknown, for all that the status says.
 bool IsOver(const Json& status) {
   return TextOf(FindCondition(status, "Finished"), "status") == "True";
+}
+
+// The generation whose spec the operator has submitted, or is about to submit; 0 for none.
+std::int64_t SubmittedGeneration(const JobObject& object) {
+  return IntegerOf(object.status, "submittedGeneration");
 }
 
 Condition Reachable(const Facts& facts) {
@@ -39,18 +45,27 @@ Condition UpToDate(const JobObject& object, std::int64_t submitted) {
 
 Condition NotAccepted(const Facts& facts) {
   if (facts.refusal)
-    return {"Accepted", Truth::kFalse, facts.refusal->reason, Shortened(facts.refusal->message)};
+    return {"Accepted", facts.refusal->reason == kQueueFull ? Truth::kUnknown : Truth::kFalse,
+            facts.refusal->reason, Shortened(facts.refusal->message)};
   if (!facts.trouble.empty())
     return {"Accepted", Truth::kUnknown, "CoordinatorUnreachable", Shortened(facts.trouble)};
   return {"Accepted", Truth::kUnknown, "Submitting", "The job is being submitted."};
 }
 
-// Writes `conditions`, and the two conditions that every object has.
+// Writes `conditions`, and the two conditions that every object has. An outage of the coordinator
+// does not concern an object whose job has ended, so such an object keeps its condition. Otherwise
+// each outage would change all objects.
 void SetConditions(const JobObject& object, const Facts& facts, std::vector<Condition> conditions,
                    std::int64_t submitted, Json* status) {
+  const bool over = std::any_of(conditions.begin(), conditions.end(), [](const Condition& one) {
+    return one.type == "Finished" && one.truth == Truth::kTrue;
+  });
   conditions.insert(conditions.begin() + 1, UpToDate(object, submitted));
-  conditions.push_back(Reachable(facts));
-  (*status)["observedGeneration"] = submitted;
+  const Json& reachable = FindCondition(object.status, "CoordinatorReachable");
+  const bool keep = over && !facts.trouble.empty() && !reachable.is_null();
+  conditions.push_back(keep ? ReadCondition(reachable) : Reachable(facts));
+  (*status)["submittedGeneration"] = submitted;
+  (*status)["observedGeneration"] = object.generation;
   (*status)["conditions"] = ConditionsToJson(conditions, Member(object.status, "conditions"),
                                              object.generation, facts.now);
 }
@@ -58,7 +73,7 @@ void SetConditions(const JobObject& object, const Facts& facts, std::vector<Cond
 Json StatusOfJob(const JobObject& object, const Facts& facts) {
   Json status = Json::object();
   FillJobFields(object, facts, &status);
-  const std::int64_t recorded = IntegerOf(object.status, "observedGeneration");
+  const std::int64_t recorded = SubmittedGeneration(object);
   SetConditions(object, facts, ConditionsOfJob(*facts.job),
                 recorded == 0 ? object.generation : recorded, &status);
   return status;
@@ -66,21 +81,36 @@ Json StatusOfJob(const JobObject& object, const Facts& facts) {
 
 Json StatusOfUnknownJob(const JobObject& object, const Facts& facts) {
   Json status = object.status;
-  status["state"] = "FAILED";
+  status["state"] = "UNKNOWN";
   status["workers"] = 0;
   const std::vector<Condition> conditions =
       ConditionsOfUnknownJob(Shortened(TextOf(object.status, "jobUid")));
   status["message"] = conditions.back().message;
-  SetConditions(object, facts, conditions, IntegerOf(object.status, "observedGeneration"), &status);
+  SetConditions(object, facts, conditions, SubmittedGeneration(object), &status);
+  return status;
+}
+
+// Returns the status of an object whose job has ended and is no longer listed: the result stays.
+Json StatusOfEndedJob(const JobObject& object, const Facts& facts) {
+  std::vector<Condition> kept;
+  for (const Json& one : Member(object.status, "conditions")) {
+    Condition condition = ReadCondition(one);
+    if (condition.type != "UpToDate" && condition.type != "CoordinatorReachable")
+      kept.push_back(std::move(condition));
+  }
+  Json status = object.status;
+  SetConditions(object, facts, std::move(kept), SubmittedGeneration(object), &status);
   return status;
 }
 
 Json StatusWithoutJob(const JobObject& object, const Facts& facts) {
   Json status = Json::object();
   const Condition accepted = NotAccepted(facts);
-  status["state"] = facts.refusal && !facts.refusal->again ? "INVALID" : "QUEUED";
+  const bool wrong = accepted.reason == kInvalidSpec;
+  status["state"] = wrong || accepted.reason == kRefused ? "INVALID" : "QUEUED";
   if (accepted.reason != "Submitting") status["message"] = accepted.message;
   SetConditions(object, facts, ConditionsWithoutJob(accepted), object.generation, &status);
+  if (wrong) status.erase("submittedGeneration");
   return status;
 }
 
@@ -130,14 +160,13 @@ Decision Decide(const JobObject& object, const Facts& facts) {
     return {needs_finalizer ? Step::kAddFinalizer : Step::kNone, StatusOfJob(object, facts)};
   }
   if (WasAccepted(object.status)) {
-    // A job that has ended and was deleted at the coordinator leaves its result in the status.
-    if (!facts.jobs_known || IsOver(object.status))
-      return {Step::kNone, StatusWithTrouble(object, facts)};
+    if (IsOver(object.status)) return {Step::kNone, StatusOfEndedJob(object, facts)};
+    if (!facts.jobs_known) return {Step::kNone, StatusWithTrouble(object, facts)};
     return {Step::kNone, StatusOfUnknownJob(object, facts)};
   }
   // Another generation was recorded, and its job may exist: it may be missing in the newest list,
   // or its submission may be on its way. Then the record must stay.
-  const std::int64_t before = IntegerOf(object.status, "observedGeneration");
+  const std::int64_t before = SubmittedGeneration(object);
   if (before != 0 && before != object.generation && (!facts.jobs_known || !facts.settled))
     return {Step::kNone, StatusWithTrouble(object, facts)};
   if (facts.refusal && !facts.refusal->again) return {Step::kNone, StatusWithoutJob(object, facts)};
@@ -151,8 +180,9 @@ Decision Decide(const JobObject& object, const Facts& facts) {
 bool IsUrgent(const Json& before, const Json& after) {
   for (const char* key : {"state", "jobUid"})
     if (TextOf(before, key) != TextOf(after, key)) return true;
-  return IntegerOf(before, "observedGeneration") != IntegerOf(after, "observedGeneration") ||
-         !SameConditions(before, after);
+  for (const char* key : {"submittedGeneration", "observedGeneration"})
+    if (IntegerOf(before, key) != IntegerOf(after, key)) return true;
+  return !SameConditions(before, after);
 }
 
 std::vector<Report> ReportsOf(const Json& before, const Json& after) {
@@ -168,7 +198,7 @@ std::vector<Report> ReportsOf(const Json& before, const Json& after) {
   if (const Json* one = became("Accepted", "True"))
     reports.push_back({"Submitted", TextOf(*one, "message")});
   if (const Json* one = became("Accepted", "False"))
-    reports.push_back({"Refused", TextOf(*one, "message"), true});
+    reports.push_back({"Refused", TextOf(*one, "message"), true, TextOf(*one, "reason")});
   if (became("Running", "True") != nullptr) reports.push_back({"Running", "The job is running."});
   if (const Json* one = became("UpToDate", "False"))
     reports.push_back({"SpecChanged", TextOf(*one, "message"), true});
@@ -178,8 +208,10 @@ std::vector<Report> ReportsOf(const Json& before, const Json& after) {
       reports.push_back({"Succeeded", "The job has succeeded."});
     else if (state == "CANCELLED")
       reports.push_back({"Cancelled", "The job was cancelled.", true});
-    else
+    else if (state == "FAILED")
       reports.push_back({"Failed", TextOf(FindCondition(after, "Failed"), "message"), true});
+    else
+      reports.push_back({"Unknown", TextOf(after, "message"), true});
   }
   return reports;
 }

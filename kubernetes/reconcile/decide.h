@@ -5,10 +5,10 @@
 //
 //   1. It gets the finalizer kFinalizer. From then on the API server keeps a deleted object until
 //      the operator has cancelled its job.
-//   2. Its status names the generation that will be submitted (observedGeneration). This record
+//   2. Its status names the generation that will be submitted (submittedGeneration). This record
 //      survives a crash between the submission and the next status.
-//   3. It is submitted under a request id that contains its uid. The coordinator makes at most one
-//      job of all submissions with one request id, so each step may be repeated at any time.
+//   3. It is submitted under a request id that contains its uid. While the coordinator knows a job
+//      with this request id, it makes no other job, so each step may be repeated at any time.
 //   4. Its status follows its job.
 //   5. When the object is deleted, its job is cancelled. Once the job has ended, the finalizer
 //   goes.
@@ -31,9 +31,15 @@ std::string RequestId(const JobObject& object);
 // Returns whether a job in this state has ended.
 bool HasEnded(const v1::JobStatus& job);
 
+// The reasons of the condition Accepted for a spec that was not accepted.
+inline constexpr char kInvalidSpec[] = "InvalidSpec";  // the operator has found mistakes
+inline constexpr char kRefused[] = "Refused";          // the coordinator refuses the spec
+inline constexpr char kNameInUse[] = "NameInUse";      // a job that has not ended has the name
+inline constexpr char kQueueFull[] = "QueueFull";      // the coordinator accepts no job now
+
 // The reason why the object's spec was not accepted.
 struct Refusal {
-  std::string reason;  // of the condition Accepted: "InvalidSpec", "Refused", "NameInUse"
+  std::string reason;  // one of the reasons above
   std::string message;
   bool again = false;  // the same spec may be accepted later, so it is submitted again
 };
@@ -76,6 +82,7 @@ struct Report {
   std::string reason;  // "Submitted"
   std::string message;
   bool warning = false;
+  std::string key = {};  // distinguishes reports with the same reason about one generation
 };
 std::vector<Report> ReportsOf(const Json& before, const Json& after);
 

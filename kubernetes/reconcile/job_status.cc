@@ -75,14 +75,16 @@ std::vector<Condition> ConditionsOfJob(const v1::JobStatus& job) {
 
 std::vector<Condition> ConditionsOfUnknownJob(const std::string& job_uid) {
   const std::string message = absl::StrCat(
-      "The coordinator does not know the job any more: job_uid=", job_uid,
-      ". Either the job was deleted (psctl job delete), or the coordinator has lost its journal. "
-      "The object is not submitted again; delete the object and create it again to run the job");
+      "The coordinator does not know the job any more, so its result is not known: job_uid=",
+      job_uid,
+      ". The job was deleted (psctl job delete), or it has ended and the coordinator has forgotten "
+      "it for newer jobs (--jobs-kept-max), or the coordinator has lost its journal. The runs "
+      "folder has the result of a job that has ended. The object is not submitted again");
   return {{"Accepted", Truth::kTrue, "JobSubmitted", "The coordinator had accepted the job."},
           {"Running", Truth::kFalse, "JobUnknown", message},
           {"Finished", Truth::kTrue, "JobUnknown", message},
-          {"Succeeded", Truth::kFalse, "JobUnknown", message},
-          {"Failed", Truth::kTrue, "JobUnknown", message}};
+          {"Succeeded", Truth::kUnknown, "JobUnknown", message},
+          {"Failed", Truth::kUnknown, "JobUnknown", message}};
 }
 
 std::vector<Condition> ConditionsWithoutJob(const Condition& accepted) {

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::size_t kMistakesBytesMax = 3000;
 constexpr std::size_t kKeyCharactersMax = 60;
+constexpr std::size_t kPathBytesMax = 8u << 20;
 
 std::string TextOfString(const std::string& text) {
   return config::PrintFlow(config::MakeText(text));
@@ -25,20 +26,19 @@ class Printer {
  public:
   explicit Printer(JobText* out) : out_(out) {}
 
-  // Writes "PREFIX VALUE", and the inner values on further lines.
+  // Writes "PREFIX VALUE", and the inner values on further lines. Stops at the limit of a job file,
+  // because the text and the paths can be far longer than the object.
   void Value(const Json& value, const std::string& prefix, const std::string& indent,
              const std::string& path, int depth) {
-    if (depth > config::kYamlDepthMax) {
-      too_deep_ = true;
-      return;
-    }
+    too_deep_ = too_deep_ || depth > config::kYamlDepthMax;
+    if (too_deep_ || too_large_) return;
     if (value.is_object() && !value.empty()) {
       Line(prefix, path);
       const std::size_t first = out_->paths.size();
       for (const auto& [key, inner] : value.items())
         Value(inner, absl::StrCat(indent, TextOfString(key), ":"), indent + "  ",
               absl::StrCat(path, ".", Quoted(key, kKeyCharactersMax)), depth + 1);
-      if (!too_deep_) out_->sections[first] = path;
+      if (first < out_->sections.size()) out_->sections[first] = path;
     } else if (value.is_array() && !value.empty()) {
       Line(prefix, path);
       std::size_t i = 0;
@@ -49,11 +49,16 @@ class Printer {
     }
   }
   void Line(absl::string_view line, const std::string& path) {
+    path_bytes_ += 2 * path.size();
+    too_large_ = too_large_ || out_->yaml.size() + line.size() >= config::kYamlBytesMax ||
+                 path_bytes_ > kPathBytesMax || out_->paths.size() >= config::kYamlValuesMax;
+    if (too_large_) return;
     absl::StrAppend(&out_->yaml, line, "\n");
     out_->paths.push_back(path);
     out_->sections.push_back(path);
   }
   bool too_deep() const { return too_deep_; }
+  bool too_large() const { return too_large_; }
 
  private:
   static std::string Scalar(const Json& value, const std::string& path) {
@@ -65,7 +70,8 @@ class Printer {
   }
 
   JobText* const out_;
-  bool too_deep_ = false;
+  bool too_deep_ = false, too_large_ = false;
+  std::size_t path_bytes_ = 0;
 };
 
 std::string PathOfLine(const std::vector<std::string>& paths, int line) {
@@ -101,6 +107,10 @@ absl::StatusOr<JobText> PrintJob(const JobObject& object) {
   if (printer.too_deep())
     return absl::InvalidArgumentError(
         absl::StrCat("spec: nested deeper than ", config::kYamlDepthMax, " levels"));
+  if (printer.too_large())
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec: too large for a job file: bytes_max=", config::kYamlBytesMax,
+                     " values_max=", config::kYamlValuesMax));
   return text;
 }
 

@@ -18,9 +18,9 @@ struct JobText {
   // The same, except that a line with the first key of a section has the path of the section.
   std::vector<std::string> sections;
 };
-// Returns InvalidArgument if the spec is nested too deeply for a job file. For the keys of
-// config::KeysThatMayBeOff, `false` and the text "off" become the word `off`: JSON has no such
-// word, so clients send one of the two.
+// Returns InvalidArgument if the spec is nested too deeply or too large for a job file. For the
+// keys of config::KeysThatMayBeOff, `false` and the text "off" become the word `off`: JSON has no
+// such word, so clients send one of the two.
 absl::StatusOr<JobText> PrintJob(const JobObject& object);
 
 struct Submission {

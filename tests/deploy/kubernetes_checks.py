@@ -908,7 +908,7 @@ def definition_of_jobs(c):
 
 
 STATUS_FIELDS = {"state", "jobUid", "step", "steps", "loss", "metric", "workers", "message"}
-STATUS_FIELDS |= {"runsFolder", "observedGeneration", "conditions"}
+STATUS_FIELDS |= {"runsFolder", "submittedGeneration", "observedGeneration", "conditions"}
 
 
 def _not_structural(schema, place):

@@ -107,6 +107,93 @@ TEST_CASE("seeds of csv files have each separator, quotes, a header, and each ty
   Seed("csv", "gzip", csv(3, 0, Gzip("1;2;3\n4;5;6\n")));
 }
 
+TEST_CASE("seeds of jsonl files have each type, a missing value, and a packed file") {
+  const auto jsonl = [](int settings, const std::string& text) {
+    return Output().Choice(settings).Rest(text).bytes();
+  };
+  const std::string line = "{\"a\": 1, \"b\": 2.5, \"c\": \"x\"}\n";
+  Seed("jsonl", "plain", jsonl(0b100100, line + "{\"c\":\"y\",\"b\":-1e3,\"a\":2}\r\n"));
+  Seed("jsonl", "vocabulary", jsonl(0x40 | 0b101010, "{\"a\":\"1\",\"b\":\"\",\"c\":\"\\u00e9\"}"));
+  Seed("jsonl", "missing", jsonl(0x80 | 0b100100, "{\"a\": null, \"d\": [1, {\"e\": 2}]}\n"));
+  Seed("jsonl", "gzip", jsonl(0b100100, Gzip(line)));
+}
+
+// ---------------------------------------------------------------- answers of other services
+
+TEST_CASE("seeds of store answers are one answer for each parser") {
+  const auto answer = [](int parser, const std::string& body) {
+    return Output().Choice(parser).Rest(body).bytes();
+  };
+  Seed("store_answers", "object",
+       Output()
+           .Choice(0)
+           .Choice(0)
+           .Choice(3)
+           .Choice(1)
+           .Choice(6)
+           .Choice(3)
+           .Piece("content-range")
+           .Piece("bytes 0-3/9")
+           .Piece("etag")
+           .Piece("\"tag\"")
+           .Piece("content-length")
+           .Piece("4")
+           .Rest("abcd")
+           .bytes());
+  Seed("store_answers", "page",
+       answer(1,
+              "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>page3"
+              "</NextContinuationToken><Contents><Key>jobs/a</Key><Size>3</Size><ETag>&quot;e&quot;"
+              "</ETag><LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+              "<CommonPrefixes><Prefix>jobs/b/</Prefix></CommonPrefixes></ListBucketResult>"));
+  Seed("store_answers", "upload",
+       answer(2,
+              "<InitiateMultipartUploadResult><UploadId>u1</UploadId>"
+              "</InitiateMultipartUploadResult>"));
+  Seed("store_answers", "completion",
+       answer(3, "<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>"));
+  Seed("store_answers", "error",
+       answer(4, "<Error><Code>SlowDown</Code><Message>later</Message></Error>"));
+  Seed("store_answers", "aws",
+       answer(5, R"({"AccessKeyId":"A","SecretAccessKey":"S","Token":"T",)"
+                 R"("Expiration":"2026-01-01T00:00:00Z"})"));
+  Seed("store_answers", "sts",
+       answer(6,
+              "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>"
+              "<AccessKeyId>A</AccessKeyId><SecretAccessKey>S</SecretAccessKey><SessionToken>T"
+              "</SessionToken><Expiration>2026-01-01T00:00:00Z</Expiration></Credentials>"
+              "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"));
+  Seed("store_answers", "token", answer(7, R"({"access_token":"t","expires_in":3599})"));
+  Seed("store_answers", "impersonation",
+       answer(8, R"({"accessToken":"t","expireTime":"2026-01-01T00:00:00Z"})"));
+}
+
+TEST_CASE("seeds of watches are each kind of event, and a whole job") {
+  const auto watch = [](const std::string& lines) {
+    return Output().Choice(20).Rest(lines).bytes();
+  };
+  const std::string metadata =
+      R"("metadata":{"name":"a","uid":"u","resourceVersion":"7","generation":1)";
+  Seed("kubernetes_watch", "job",
+       watch(R"({"type":"ADDED","object":{)" + metadata +
+             R"(,"finalizers":["evergrad.dev/cancel-job"]},"spec":{"type":"counting",)"
+             R"("counting":{"examples":8,"shards":2},"data":{"batch_size":4,"shuffle":false},)"
+             R"("training":{"epochs":1},"checkpoint":false}}})"
+             "\n"));
+  Seed("kubernetes_watch", "events",
+       watch(R"({"type":"MODIFIED","object":{)" + metadata +
+             R"(,"deletionTimestamp":"x"},"status":{"jobUid":"1","conditions":[)"
+             R"({"type":"Finished","status":"True"}]}}})"
+             "\n"
+             R"({"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"8"}}})"
+             "\n"
+             R"({"type":"DELETED","object":{)" +
+             metadata +
+             "}}}\n"
+             R"({"type":"ERROR","object":{"code":410,"reason":"Expired"}})"
+             "\n{\"type\":"));
+}
+
 // ---------------------------------------------------------------- snapshot files
 
 TEST_CASE("seeds of snapshot files are those of the golden bytes") {

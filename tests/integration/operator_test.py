@@ -576,7 +576,8 @@ class Crashes(OperatorCase):
         # The job has the spec of the first generation.
         self.wait_condition("edited", "UpToDate", "False", "SpecChanged")
         self.wait_condition("edited", "Accepted", "True", "JobSubmitted")
-        self.assertEqual(self.api.status("edited")["observedGeneration"], 1)
+        self.assertEqual(self.api.status("edited")["submittedGeneration"], 1)
+        self.assertEqual(self.api.status("edited")["observedGeneration"], 2)
         self.wait_state("edited", "RUNNING")
         self.assertEqual(self.api.status("edited")["jobUid"], self.job("edited")["job_uid"])
 
@@ -593,7 +594,7 @@ class Crashes(OperatorCase):
         for uid in (uid, self.job("done")["job_uid"]):
             self.called("job", "delete", uid)
         operator = self.start_operator()
-        self.wait_condition("forgotten", "Failed", "True", "JobUnknown")
+        self.wait_condition("forgotten", "Failed", "Unknown", "JobUnknown")
         self.wait_condition("forgotten", "Finished", "True")
         self.apply("next", counting())
         self.wait_state("next", "SUCCEEDED")

@@ -24,7 +24,9 @@ import unittest
 import urllib.parse
 import urllib.request
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "kubernetes")]
+from fake_api import FakeApi, Rule  # noqa: E402
 from machines import INSIDE, run_as_machine  # noqa: E402
 from support import (  # noqa: E402
     COORDINATOR,
@@ -40,6 +42,7 @@ from support import (  # noqa: E402
 )
 
 ADDRESS = "10.213.79.1"
+OPERATOR = "evergrad-operator"
 FASTER = 100
 SCRAPE_MS = 250
 RULES = os.path.join(ROOT, "deploy", "prometheus", "evergrad.rules.yaml")
@@ -135,7 +138,7 @@ class Server:
     """The Prometheus of the test. It reads its targets from files, so that daemons can be added
     later."""
 
-    ROLES = ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker")
+    ROLES = (COORDINATOR, PS_SERVER, WORKER, OPERATOR)
 
     def __init__(self, test):
         self.test, self.targets = test, {role: [] for role in self.ROLES}
@@ -222,13 +225,13 @@ class Daemon:
         if not os.path.exists(test.path("certs", certificate + ".pem")):
             extra = ["--task", task] if task else []
             test.psctl("cert", "issue", certificate, "--folder", "certs", "--host", ADDRESS, *extra)
-        self.process, self.address = test.start_listening(
-            program,
-            name,
-            *("--listen", ADDRESS + ":0", "--metrics-listen", ADDRESS + ":0"),
-            *test.tls(certificate),
-            *arguments
-        )
+        flags = ["--metrics-listen", ADDRESS + ":0", *test.tls(certificate), *arguments]
+        if program == OPERATOR:  # serves metrics only
+            self.process = test.start(program, name, *flags)
+        else:
+            self.process, self.address = test.start_listening(
+                program, name, "--listen", ADDRESS + ":0", *flags
+            )
         self.process.wait_log("metrics at ")
         url = self.process.log().split("metrics at ", 1)[1].split()[0]
         self.instance = re.fullmatch(r"https://(.+)/metrics", url).group(1)
@@ -331,6 +334,7 @@ class Alerts(Case):
         self.the_journal_fails()
         self.checkpoints_fail_and_the_last_worker_dies(workers[0])
         self.workers_die_again_and_again(worker)
+        self.an_operator_cannot_work(to)
         self.coordinators_die()
         self.assertEqual(sorted(self.prometheus.fired()), sorted(alerts))
 
@@ -473,6 +477,18 @@ class Alerts(Case):
             return self.prometheus.firing("EvergradManyWorkersGone")
 
         wait_for("EvergradManyWorkersGone", dies)
+
+    def an_operator_cannot_work(self, to):
+        """Starts an operator whose API server first refuses all changes, and then disappears."""
+        with FakeApi("alerts") as api:
+            api.set_rules(*(Rule("error-500", kind, times=None) for kind in ("patch", "status")))
+            api.apply("stuck", {})
+            at = ["--api-server", api.url, "--namespace", "alerts"]
+            operator = self.daemon(OPERATOR, "operator", *at, *to)
+            self.prometheus.wait_alert("EvergradObjectsFail", instance=operator.instance)
+            api.stop_listening()
+            self.prometheus.wait_alert("EvergradOperatorCutOff", instance=operator.instance)
+            operator.kill()
 
     def coordinators_die(self):
         for process in self.processes:

@@ -299,9 +299,15 @@ class S3(DataCase):
     def test_wrong_credentials_are_named(self):
         mine = moto_server.key_environment
         for variables, words in (
-            (mine(secret_key="another/secret+key/that+no/file+may/contain"), ("status=403",)),
-            (mine(access_key="AKIATESTUNKNOWN00000"), ("status=403",)),
-            (mine(session_token="a+session/token=that/no=file+may/contain"), ("status=400",)),
+            (
+                mine(secret_key="another/secret+key/that+no/file+may/contain"),
+                ("code=SignatureDoesNotMatch",),
+            ),
+            (mine(access_key="AKIATESTUNKNOWN00000"), ("code=InvalidAccessKeyId",)),
+            (
+                mine(session_token="a+session/token=that/no=file+may/contain"),
+                ("code=InvalidToken",),
+            ),
             ({}, ("no credentials for s3://", "AWS_ACCESS_KEY_ID")),
         ):
             with self.subTest(variables=sorted(variables), words=words):

@@ -24,6 +24,7 @@ CONDITION = {
     "reason": str,
     "message": str,
     "lastTransitionTime": str,
+    "submittedGeneration": int,
     "observedGeneration": int,
 }
 STATUS = {

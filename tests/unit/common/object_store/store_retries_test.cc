@@ -132,6 +132,18 @@ TEST_CASE("credentials that stay refused are an error after the second attempt")
   CHECK(stage.server->sent().size() == 2);
 }
 
+// The error of HEAD said only status=403, because a response to HEAD has no body.
+TEST_CASE("a refused description of an object names the code of the store") {
+  StoreStage stage(fs::StoreKind::kS3);
+  const auto store = stage.NewStore();
+  Credentials other = TestCredentials(fs::StoreKind::kS3);
+  other.access_key_id = "AKIDOTHER";
+  stage.server->SetCredentials(other);
+  const absl::Status refused = store->Head("k").status();
+  CHECK(refused.code() == StatusCode::kUnauthenticated);
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("code=InvalidAccessKeyId"));
+}
+
 TEST_CASE("missing credentials are not a missing object") {
   StoreStage stage(fs::StoreKind::kS3);
   stage.credentials = std::make_unique<ScriptedCredentials>(TestCredentials(fs::StoreKind::kS3));

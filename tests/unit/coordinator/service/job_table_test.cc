@@ -156,7 +156,8 @@ TEST_CASE("a job that was cancelled in the queue does not begin") {
   CHECK(stage.table.TakeNext() == next);
 }
 
-TEST_CASE("ended jobs are forgotten oldest first, and a name is free once its job has ended") {
+// A long job was forgotten in the moment of its end, because newer jobs had ended before it.
+TEST_CASE("jobs are forgotten in the order of their ends, and a name is free after its job's end") {
   Stage stage;
   for (const std::uint64_t uid : {9, 8, 7}) stage.Add(uid, "a");
   CHECK(stage.table.FindLiving("a") != nullptr);
@@ -169,7 +170,7 @@ TEST_CASE("ended jobs are forgotten oldest first, and a name is free once its jo
   stage.End(*stage.table.Get(JobUid(8)));
   CHECK(stage.table.FindLiving("a") == nullptr);
   CHECK_FALSE(stage.table.HasLiving());
-  CHECK(stage.table.EndedBeyond(1) == std::vector<JobUid>{JobUid(9), JobUid(8)});
+  CHECK(stage.table.EndedBeyond(1) == std::vector<JobUid>{JobUid(9), JobUid(7)});
   stage.table.Forget(JobUid(9));
   CHECK_FALSE(stage.table.Contains(JobUid(9)));
   CHECK(stage.table.Find("a")->uid() == JobUid(7));

@@ -34,7 +34,7 @@ TEST_CASE("after a conflict the object waits for its newer version") {
   CHECK(stage.After(milliseconds(100)) == Transcript{});
   stage.Deliver("mlp");
   CHECK(stage.Round() == Transcript{"status mlp QUEUED Submitting", "submit kubernetes/mlp-uid-1"});
-  CHECK(IntegerOf(stage.StatusOf("mlp"), "observedGeneration") == 2);
+  CHECK(IntegerOf(stage.StatusOf("mlp"), "submittedGeneration") == 2);
 }
 
 TEST_CASE("a conflict without a newer version is tried again after 500 ms") {
@@ -111,7 +111,7 @@ TEST_CASE("an object whose requests always fail does not keep the others from th
 TEST_CASE("a request that the API server refuses is repeated less and less often") {
   Stage stage;
   stage.Create("mlp");
-  stage.api.before = [](const std::string&) { return absl::PermissionDeniedError("forbidden"); };
+  stage.api.before = [](const std::string&) { return absl::InvalidArgumentError("invalid"); };
   stage.Round();
   CHECK(Only(stage.During(seconds(60)), "finalizers").size() <= 9);
   const std::size_t later = Only(stage.During(seconds(300)), "finalizers").size();
@@ -122,6 +122,20 @@ TEST_CASE("a request that the API server refuses is repeated less and less often
   stage.api.before = nullptr;
   stage.Deliver("mlp");
   CHECK(Only(stage.Round(), "submit").size() == 1);
+}
+
+// A wrong role cost one request and one line of the log for each object.
+TEST_CASE("a right that is missing concerns all objects, and is reported once") {
+  Stage stage;
+  for (int i = 0; i < 50; ++i) stage.Create(absl::StrCat("o", i));
+  stage.api.before = [](const std::string&) { return absl::PermissionDeniedError("forbidden"); };
+  CHECK(Only(stage.Round(), "finalizers").size() == 1);
+  CHECK(Only(stage.During(seconds(10)), "finalizers").size() <= 10);
+  const std::vector<std::string> log = stage.Log();
+  CHECK(std::count_if(log.begin(), log.end(), [](const std::string& line) {
+          return line.find("forbidden") != std::string::npos;
+        }) == 1);
+  CHECK(stage.metrics.objects_failing.value() > 0);
 }
 
 // Found by reading: a coordinator that hangs cost one timeout for each object in each round.
@@ -171,10 +185,10 @@ TEST_CASE("the record of a submission survives a restart, an edit and a silent c
   stage.coordinator.list_error = absl::UnavailableError("no route to host");
   stage.Restart();
   stage.During(seconds(20));
-  CHECK(IntegerOf(stage.StatusOf("mlp"), "observedGeneration") == 1);
+  CHECK(IntegerOf(stage.StatusOf("mlp"), "submittedGeneration") == 1);
   stage.coordinator.list_error = absl::OkStatus();
   stage.During(seconds(3));
-  CHECK(IntegerOf(stage.StatusOf("mlp"), "observedGeneration") == 1);
+  CHECK(IntegerOf(stage.StatusOf("mlp"), "submittedGeneration") == 1);
   CHECK(TextOf(FindCondition(stage.StatusOf("mlp"), "UpToDate"), "status") == "False");
   CHECK(stage.coordinator.submissions.size() == 1);
 }

@@ -185,7 +185,7 @@ class Stage {
   void Restart() {
     controller = std::make_unique<Controller>(
         options_, Controller::Parts{&api, &coordinator, &clock, &logger, &metrics,
-                                    readiness.Add("coordinator", "begins")});
+                                    readiness.Add("coordinator", "begins"), [this] { ++wishes; }});
     for (const auto& [name, object] : api.objects) Deliver(name);
   }
   // The next round gets the present version of this object.
@@ -241,6 +241,7 @@ class Stage {
   health::Readiness readiness;
   std::unique_ptr<Controller> controller;
   MonoTime next{0};
+  int wishes = 0;  // for a list of all objects
 
  private:
   ControllerOptions options_;

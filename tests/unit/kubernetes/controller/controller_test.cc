@@ -118,7 +118,7 @@ TEST_CASE("an object whose spec is wrong is never submitted, and waits for a cha
   const Transcript calls = stage.Round();
   CHECK(calls.back() == "submit kubernetes/mlp-uid-1");
   stage.Round();
-  CHECK(IntegerOf(stage.StatusOf("mlp"), "observedGeneration") == 2);
+  CHECK(IntegerOf(stage.StatusOf("mlp"), "submittedGeneration") == 2);
   CHECK(stage.metrics.objects_invalid.value() == 0);
   CHECK(stage.metrics.objects_open.value() == 1);
 }
@@ -154,7 +154,7 @@ TEST_CASE("a name in use is tried again, less and less often, until it is free")
   const std::size_t later = Only(stage.During(seconds(300)), "submit").size();
   CHECK(later >= 8);
   CHECK(later <= 12);
-  CHECK(stage.metrics.refusals.value() == 1);
+  CHECK(stage.metrics.refusals.value() == 0);  // the spec is right
   CHECK(stage.api.events.size() == 1);
   stage.coordinator.submit_error = absl::OkStatus();
   stage.During(seconds(32));
@@ -281,12 +281,12 @@ TEST_CASE("other finalizers of an object stay") {
   CHECK(stage.During(seconds(20)).size() <= 20);
 }
 
-TEST_CASE("a job that the coordinator has forgotten fails its object, and is not made again") {
+TEST_CASE("a job that the coordinator has forgotten has an unknown end, and is not made again") {
   Stage stage;
   MakeRunning(&stage, "mlp");
   stage.coordinator.jobs.clear_jobs();
   CHECK(stage.After(seconds(1)) ==
-        Transcript{"list", "status mlp FAILED JobSubmitted", "event mlp Failed"});
+        Transcript{"list", "status mlp UNKNOWN JobSubmitted", "event mlp Unknown"});
   CHECK(Only(stage.During(seconds(60)), "submit").empty());
 }
 
@@ -320,7 +320,7 @@ TEST_CASE("a change of the spec is not submitted, and is reported") {
   stage.api.Edit("mlp", ValidSpec());
   stage.Deliver("mlp");
   CHECK(stage.Round() == Transcript{"status mlp RUNNING JobSubmitted", "event mlp SpecChanged"});
-  CHECK(IntegerOf(stage.StatusOf("mlp"), "observedGeneration") == 1);
+  CHECK(IntegerOf(stage.StatusOf("mlp"), "submittedGeneration") == 1);
 }
 
 TEST_CASE("a new process continues: it submits nothing twice and writes no equal status") {
@@ -382,7 +382,8 @@ TEST_CASE("a coordinator that is silent for 5 s is reported once, and its return
   CHECK(reachable() == "True");
 }
 
-TEST_CASE("objects above the limit are ignored, and the log says so once") {
+// Objects above the limit stayed ignored when places became free.
+TEST_CASE("objects above the limit are ignored until there is a place, and the log says so") {
   ControllerOptions options;
   options.objects_max = 2;
   Stage stage(options);
@@ -394,10 +395,57 @@ TEST_CASE("objects above the limit are ignored, and the log says so once") {
   const std::vector<std::string> log = stage.Log();
   CHECK(std::count(log.begin(), log.end(),
                    "too many TrainingJobs, further ones are ignored: max=2") == 1);
+  CHECK(stage.metrics.objects_ignored.value() == 2);
+  CHECK(stage.wishes == 0);
   stage.api.objects.erase("a");
   stage.Deliver("a");
+  stage.Round();
+  CHECK(stage.wishes == 1);
   stage.Deliver("c");
   CHECK(Only(stage.Round(), "submit").size() == 1);
+}
+
+TEST_CASE("objects that may have jobs are served first when there are too many") {
+  ControllerOptions options;
+  options.objects_max = 1;
+  Stage stage(options);
+  stage.Create("a");
+  stage.Create("b");
+  stage.api.objects["b"].finalizers = {kFinalizer};
+  stage.Deliver("b");
+  CHECK(Only(stage.Round(), "submit") == Transcript{"submit kubernetes/b-uid-2"});
+}
+
+// A full queue counted as a refusal of the spec, and a refusal by the coordinator was QUEUED.
+TEST_CASE("a full queue is a wait, and a refusal that may end makes the object invalid") {
+  Stage stage;
+  stage.Create("mlp");
+  stage.coordinator.submit_error = absl::ResourceExhaustedError("too many jobs queued: limit=64");
+  stage.Round();
+  CHECK(TextOf(stage.StatusOf("mlp"), "state") == "QUEUED");
+  const Json& accepted = FindCondition(stage.StatusOf("mlp"), "Accepted");
+  CHECK(TextOf(accepted, "reason") == "QueueFull");
+  CHECK(TextOf(accepted, "status") == "Unknown");
+  CHECK(stage.metrics.refusals.value() == 0);
+  stage.coordinator.submit_error = absl::PermissionDeniedError("the folder is not allowed");
+  stage.clock.Advance(std::chrono::seconds(3));
+  stage.Round();
+  CHECK(TextOf(stage.StatusOf("mlp"), "state") == "INVALID");
+  CHECK(stage.metrics.refusals.value() == 1);
+  CHECK(stage.metrics.objects_invalid.value() == 1);
+}
+
+// The job was not named if the object was made again before the operator saw its removal.
+TEST_CASE("the log names the job of an object that was replaced under its name") {
+  Stage stage;
+  MakeRunning(&stage, "mlp");
+  stage.api.objects["mlp"].uid = "another";
+  stage.Deliver("mlp");
+  stage.Round();
+  const std::vector<std::string> log = stage.Log();
+  CHECK(std::count(log.begin(), log.end(),
+                   "an object was removed without its finalizer, its job continues: object=mlp "
+                   "job_uid=0000000000000001") == 1);
 }
 
 TEST_CASE("the log names the job of an object that was removed by force") {

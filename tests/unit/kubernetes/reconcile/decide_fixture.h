@@ -47,7 +47,7 @@ inline Json StatusAfter(const JobObject& object, const Facts& facts) {
 inline std::string ShownStatus(const Json& status) {
   if (status.is_null()) return "none";
   std::string text =
-      absl::StrCat(TextOf(status, "state"), " g", IntegerOf(status, "observedGeneration"));
+      absl::StrCat(TextOf(status, "state"), " g", IntegerOf(status, "submittedGeneration"));
   for (const Json& one : Member(status, "conditions")) {
     const std::string truth = TextOf(one, "status");
     absl::StrAppend(&text, " ", TextOf(one, "type"),

@@ -91,7 +91,7 @@ TEST_CASE("a refusal that is final makes the object invalid, also without a fina
   Facts facts = MakeFacts();
   facts.refusal = Refusal{"InvalidSpec", "spec.model: expected a mapping", false};
   const std::string shown =
-      "none | INVALID g1 Accepted-InvalidSpec UpToDate+SpecSubmitted" + kNoJob + kAnswers;
+      "none | INVALID g0 Accepted-InvalidSpec UpToDate+SpecSubmitted" + kNoJob + kAnswers;
   CHECK(Shown(Decide(Recorded(), facts)) == shown);
   JobObject fresh = MakeObject();
   fresh.finalizers.clear();
@@ -172,6 +172,7 @@ TEST_CASE("the status of a job has its progress, and only finite losses") {
                        {"workers", 3},
                        {"message", "waits for\\na worker"},
                        {"runsFolder", "/runs/mlp"},
+                       {"submittedGeneration", 1},
                        {"observedGeneration", 1}});
   for (const double loss :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
@@ -247,16 +248,18 @@ TEST_CASE("the record of a generation stays while a job of that generation may e
 
 TEST_CASE("a job that the coordinator has forgotten is reported once, and not submitted again") {
   const std::string unknown =
-      "FAILED g1 Accepted+JobSubmitted UpToDate+SpecSubmitted Running-JobUnknown "
-      "Finished+JobUnknown Succeeded-JobUnknown Failed+JobUnknown" +
+      "UNKNOWN g1 Accepted+JobSubmitted UpToDate+SpecSubmitted Running-JobUnknown "
+      "Finished+JobUnknown Succeeded?JobUnknown Failed?JobUnknown" +
       kAnswers;
   JobObject object = WithJob("RUNNING");
   const Decision decision = Decide(object, MakeFacts());
   CHECK(Shown(decision) == "none | " + unknown);
   CHECK(decision.status["jobUid"] == "0000000000000abc");
   CHECK(decision.status["workers"] == 0);
-  CHECK_THAT(TextOf(decision.status, "message"),
-             Catch::Contains("does not know the job any more: job_uid=0000000000000abc"));
+  CHECK_THAT(
+      TextOf(decision.status, "message"),
+      Catch::Contains(
+          "does not know the job any more, so its result is not known: job_uid=0000000000000abc"));
   object.status = decision.status;
   CHECK(Decide(object, MakeFacts()).status == decision.status);
   CHECK(Decide(object, MakeFacts()).step == Step::kNone);
@@ -273,6 +276,35 @@ TEST_CASE("the result of a job that has ended stays after the coordinator has fo
       CHECK(decision.status == object.status);
     }
   }
+}
+
+// kubectl wait ignores conditions of an older generation, and UpToDate stayed True.
+TEST_CASE("an edit after the end is shown, also if the coordinator has forgotten the job") {
+  JobObject object = WithJob("SUCCEEDED");
+  object.generation = 2;
+  Facts facts = MakeFacts();
+  const Json status = Decide(object, facts).status;
+  CHECK(TextOf(status, "state") == "SUCCEEDED");
+  CHECK(IntegerOf(status, "submittedGeneration") == 1);
+  CHECK(IntegerOf(status, "observedGeneration") == 2);
+  CHECK(TextOf(FindCondition(status, "UpToDate"), "reason") == "SpecChanged");
+  for (const Json& condition : Member(status, "conditions"))
+    CHECK(IntegerOf(condition, "observedGeneration") == 2);
+  object.status = status;
+  CHECK(Decide(object, facts).status == status);
+}
+
+// Each outage of the coordinator changed the status of every object twice.
+TEST_CASE("an outage of the coordinator does not change an object whose job has ended") {
+  const JobObject object = WithJob("SUCCEEDED");
+  Facts facts = MakeFacts();
+  facts.trouble = "no route";
+  facts.jobs_known = false;
+  CHECK(Decide(object, facts).status == object.status);
+  const v1::JobStatus job = MakeJob("SUCCEEDED");
+  facts.job = &job;
+  CHECK(TextOf(FindCondition(Decide(object, facts).status, "CoordinatorReachable"), "status") ==
+        "True");
 }
 
 TEST_CASE("each deleted object goes once it is certain that its job has ended") {
@@ -371,7 +403,7 @@ TEST_CASE("progress is not urgent, and everything that users wait for is") {
   job.set_state("SUCCEEDED");
   CHECK(IsUrgent(before, Decide(Recorded(), facts).status));
   for (const auto& [key, value] : std::vector<std::pair<std::string, Json>>{
-           {"state", "X"}, {"jobUid", "X"}, {"observedGeneration", 2}, {"conditions", nullptr}}) {
+           {"state", "X"}, {"jobUid", "X"}, {"submittedGeneration", 2}, {"conditions", nullptr}}) {
     Json after = before;
     after[key] = value;
     CHECK(IsUrgent(before, after));
@@ -399,7 +431,7 @@ TEST_CASE("each change of a status that people wait for is reported once") {
   CHECK(Reported(running, WithJob("FAILED").status) == "Failed!");
   CHECK(Reported(running, WithJob("CANCELLED").status) == "Cancelled!");
   CHECK(Reported(queued, WithJob("SUCCEEDED").status) == "Submitted Succeeded");
-  CHECK(Reported(running, StatusAfter(WithJob("RUNNING"), MakeFacts())) == "Failed!");
+  CHECK(Reported(running, StatusAfter(WithJob("RUNNING"), MakeFacts())) == "Unknown!");
 
   Facts refused = MakeFacts();
   refused.refusal = Refusal{"NameInUse", "m", true};

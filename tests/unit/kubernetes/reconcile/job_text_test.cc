@@ -341,6 +341,30 @@ TEST_CASE("a variable is replaced by its value, and the text of a user is escape
   CHECK_THAT(mistakes, !Catch::Contains("\xe2\x80\xae"));
 }
 
+// An object of 200 kB needed 385 MB, because each line stored the whole path of its key.
+TEST_CASE("an object that is too large for a job file is refused before it is printed") {
+  const auto refusal = [](Json spec) {
+    JobObject object;
+    object.name = "large";
+    object.spec = std::move(spec);
+    return std::string(PrintJob(object).status().message());
+  };
+  Json deep = Json::array();
+  for (int i = 0; i < 50'000; ++i) deep.push_back(0);
+  CHECK(refusal(deep).empty());
+  for (int i = 0; i < 25; ++i) {
+    Json outer = Json::object();
+    outer[std::string(60, 'k')] = std::move(deep);
+    deep = std::move(outer);
+  }
+  const std::string limits = "spec: too large for a job file: bytes_max=1048576 values_max=65536";
+  CHECK(refusal(std::move(deep)) == limits);
+  Json flat = Json::array();
+  for (int i = 0; i < 700'000; ++i) flat.push_back(0);
+  CHECK(refusal(std::move(flat)) == limits);
+  CHECK(refusal({{"a", std::string(2u << 20, 'x')}}) == limits);
+}
+
 TEST_CASE("hostile objects never end the process") {
   for (const Json& spec :
        {Json{{std::string(5000, 'k'), 1}}, Json{{"model", std::string(2 << 20, 'x')}},

@@ -325,7 +325,7 @@ class Model {
       const ModelJob* const job = JobOf(object);
       if (job == nullptr) continue;
       CAPTURE(name, object.uid, object.generation);
-      REQUIRE(IntegerOf(object.status, "observedGeneration") == job->generation);
+      REQUIRE(IntegerOf(object.status, "submittedGeneration") == job->generation);
     }
   }
 
