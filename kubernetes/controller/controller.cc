@@ -83,83 +83,30 @@ Json EventOf(const JobObject& object, const struct Report& report, const std::st
 }  // namespace
 
 Controller::Controller(ControllerOptions options, Parts parts)
-    : options_(std::move(options)), parts_(std::move(parts)), started_(parts_.clock->Now()) {}
-
-void Controller::Held::Take(JobObject newer) {
-  object = std::move(newer);
-  if (!TextOf(object.status, "jobUid").empty()) object.spec = Json();
-}
+    : options_(std::move(options)),
+      parts_(std::move(parts)),
+      started_(parts_.clock->Now()),
+      table_(options_.objects_max, {&jobs_, parts_.logger, parts_.metrics, parts_.wish_for_list}) {}
 
 MonoTime Controller::Round(ObjectFeed::Changes changes) {
-  TakeIn(std::move(changes));
+  table_.Take(std::move(changes));
   if (parts_.clock->Now() >= next_poll_) PollJobs();
   // An object whose requests always fail must not take the turn of the others after each pause, and
   // many objects must not delay the news of the others.
-  auto next = objects_.upper_bound(begin_after_);
+  std::map<std::string, Held>& objects = table_.objects();
+  auto next = objects.upper_bound(begin_after_);
   std::string handled;
-  for (std::size_t i = 0; i < objects_.size(); ++i, ++next) {
+  for (std::size_t i = 0; i < objects.size(); ++i, ++next) {
     if (i > 0 && parts_.clock->Now() >= round_ends_) {
       begin_after_ = handled;
       break;
     }
-    if (next == objects_.end()) next = objects_.begin();
+    if (next == objects.end()) next = objects.begin();
     handled = next->first;
     Handle(&next->second);
   }
-  CountObjects();
+  table_.Count();
   return next_poll_;
-}
-
-void Controller::TakeIn(ObjectFeed::Changes changes) {
-  // The objects that may have jobs come first, so that the limit meets the others.
-  std::stable_partition(changes.begin(), changes.end(), [](const auto& change) {
-    return !change.second || change.second->HasFinalizer(kFinalizer);
-  });
-  for (auto& [name, object] : changes) {
-    if (object) {
-      Hold(*std::move(object));
-      continue;
-    }
-    ignored_.erase(name);
-    const auto found = objects_.find(name);
-    if (found == objects_.end()) continue;
-    WarnOfJob(found->second.object);
-    objects_.erase(found);
-  }
-  if (ignored_.empty() || objects_.size() >= options_.objects_max) return;
-  parts_.logger->Info(
-      absl::StrCat("TrainingJobs that were ignored have a place now: objects=", ignored_.size()));
-  ignored_.clear();
-  parts_.wish_for_list();
-}
-
-void Controller::Hold(JobObject object) {
-  const auto found = objects_.find(object.name);
-  if (found == objects_.end() && objects_.size() >= options_.objects_max) {
-    if (ignored_.empty())
-      parts_.logger->Warning(absl::StrCat("too many TrainingJobs, further ones are ignored: max=",
-                                          options_.objects_max));
-    ignored_.insert(object.name);
-    return;
-  }
-  Held& held = objects_[object.name];
-  if (found != objects_.end() && held.object.uid != object.uid) {
-    WarnOfJob(held.object);
-    held = Held();
-  }
-  held.Take(std::move(object));
-  held.idle = false;
-  held.failures = 0;
-  held.not_before = MonoTime(0);
-}
-
-// An object that no longer exists can leave a job that nobody cancels.
-void Controller::WarnOfJob(const JobObject& object) const {
-  const v1::JobStatus* const job = jobs_.Find(RequestId(object));
-  if (job == nullptr || HasEnded(*job)) return;
-  parts_.logger->Warning(absl::StrCat(
-      "an object was removed without its finalizer, its job continues: object=", object.name,
-      " job_uid=", JobUidString(JobUid(job->job_uid()))));
 }
 
 void Controller::PollJobs() {
@@ -173,7 +120,7 @@ void Controller::PollJobs() {
     jobs_.Take(*list, options_.owner, asked);
     if (!was_reachable) {
       parts_.logger->Info("the coordinator answers");
-      ForgetIdleness();
+      table_.ForgetIdleness();
     }
     parts_.ready.Meet();
   } else {
@@ -183,7 +130,7 @@ void Controller::PollJobs() {
     if (was_reachable || (!had_trouble && !jobs_.Trouble(now).empty()))
       parts_.logger->Warning(
           absl::StrCat("the coordinator does not answer, trying again: ", list.status().message()));
-    ForgetIdleness();
+    table_.ForgetIdleness();
     parts_.ready.Fail(list.status().message());
   }
   parts_.metrics->coordinator_reachable.Set(list.ok() ? 1 : 0);
@@ -357,7 +304,7 @@ bool Controller::Submit(Held* held) {
 
 void Controller::TakeRefusal(Held* held, const absl::Status& status) {
   const bool queue_full = absl::IsResourceExhausted(status);
-  // A place in the queue becomes free at any time, and whoever asks then gets it.
+  // A place in the queue becomes free at any time, and the next submission gets it.
   const milliseconds pause = queue_full ? kQueuePause : PauseAfter(++held->refused);
   held->next_submission = parts_.clock->Now() + std::max(options_.poll, pause);
   if (!IsAnswer(status)) {
@@ -438,27 +385,6 @@ void Controller::Fail(Held* held, absl::string_view what, const absl::Status& st
 
 // A server that does not answer must not cost a timeout for each object.
 void Controller::PauseApi() { api_not_before_ = parts_.clock->Now() + PauseAfter(++api_failures_); }
-
-void Controller::ForgetIdleness() {
-  for (auto& [name, held] : objects_) held.idle = false;
-}
-
-void Controller::CountObjects() {
-  std::size_t open = 0, invalid = 0, failing = 0;
-  for (const auto& [name, held] : objects_) {
-    if (held.failures > 0) ++failing;
-    const Json& status = held.object.status;
-    if (TextOf(status, "state") == "INVALID")
-      ++invalid;
-    else if (TextOf(FindCondition(status, "Finished"), "status") != "True")
-      ++open;
-  }
-  parts_.metrics->objects.Set(static_cast<double>(objects_.size()));
-  parts_.metrics->objects_open.Set(static_cast<double>(open));
-  parts_.metrics->objects_invalid.Set(static_cast<double>(invalid));
-  parts_.metrics->objects_failing.Set(static_cast<double>(failing));
-  parts_.metrics->objects_ignored.Set(static_cast<double>(ignored_.size()));
-}
 
 std::string Controller::Now() const {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixMillis(parts_.clock->WallMillis()),

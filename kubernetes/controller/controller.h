@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "common/health/readiness.h"
@@ -21,9 +20,9 @@
 #include "kubernetes/controller/coordinator_calls.h"
 #include "kubernetes/controller/job_list_view.h"
 #include "kubernetes/controller/object_feed.h"
+#include "kubernetes/controller/object_table.h"
 #include "kubernetes/controller/operator_metrics.h"
 #include "kubernetes/reconcile/decide.h"
-#include "kubernetes/reconcile/job_text.h"
 
 namespace evergrad::kubernetes {
 
@@ -57,31 +56,7 @@ class Controller {
   MonoTime Round(ObjectFeed::Changes changes);
 
  private:
-  // The knowledge about one object beside its newest version.
-  struct Held {
-    JobObject object;
-    std::optional<Submission> submission;  // made from the generation `prepared`
-    std::int64_t prepared = -1;
-    std::optional<Refusal> refusal;  // of the generation `prepared`
-    MonoTime submitted{-1};  // end of the last call of SubmitJob; -1 for none by this process
-    MonoTime not_before{0};  // no step is taken before this time
-    MonoTime next_submission{0};
-    MonoTime next_progress{0};
-    MonoTime next_cancel{0};
-    int failures = 0;                     // of requests to the API server, in a row
-    int refused = 0;                      // submissions that may succeed later, in a row
-    std::uint64_t seen_revision = ~0ull;  // of the job, at the last round that had nothing to do
-    bool idle = false;   // nothing to do before the object, the job or the coordinator changes
-    std::string metric;  // of the epoch `metric_epoch`
-    std::uint64_t metric_epoch = 0;
-
-    // Takes a newer version. The spec of an object that has a job is not kept.
-    void Take(JobObject newer);
-  };
-
-  void TakeIn(ObjectFeed::Changes changes);
-  void Hold(JobObject object);
-  void WarnOfJob(const JobObject& object) const;
+  using Held = HeldObject;
   void PollJobs();
   void Handle(Held* held);
   // Takes one step. Returns whether the object may have a next step at once.
@@ -102,14 +77,13 @@ class Controller {
   void ForgetIdleness();
   // No request to the API server is sent for a while, because it does not answer.
   void PauseApi();
-  void CountObjects();
   std::string Now() const;
 
   const ControllerOptions options_;
   const Parts parts_;
   const MonoTime started_;
-  std::map<std::string, Held> objects_;  // by name
   JobListView jobs_;
+  ObjectTable table_;
   MonoTime next_poll_{0};
   MonoTime round_ends_{0};      // a round that lasts longer continues after the next list
   MonoTime api_not_before_{0};  // no request to the API server before this time
@@ -118,7 +92,6 @@ class Controller {
   // A call to the coordinator since the last list had no answer. Further ones wait for the next
   // list, so that a coordinator that hangs costs one timeout and not one for each object.
   bool coordinator_silent_ = false;
-  std::set<std::string> ignored_;  // names of objects above objects_max
 };
 
 }  // namespace evergrad::kubernetes
