@@ -484,7 +484,7 @@ class Alerts(Case):
             api.set_rules(*(Rule("error-500", kind, times=None) for kind in ("patch", "status")))
             api.apply("stuck", {})
             at = ["--api-server", api.url, "--namespace", "alerts"]
-            operator = self.daemon(OPERATOR, "operator", *at, *to)
+            operator = self.daemon(OPERATOR, "operator", *at, *to, task="operator")
             self.prometheus.wait_alert("EvergradObjectsFail", instance=operator.instance)
             api.stop_listening()
             self.prometheus.wait_alert("EvergradOperatorCutOff", instance=operator.instance)

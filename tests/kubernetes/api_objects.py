@@ -24,7 +24,6 @@ CONDITION = {
     "reason": str,
     "message": str,
     "lastTransitionTime": str,
-    "submittedGeneration": int,
     "observedGeneration": int,
 }
 STATUS = {
@@ -37,6 +36,7 @@ STATUS = {
     "workers": int,
     "message": str,
     "runsFolder": str,
+    "submittedGeneration": int,
     "observedGeneration": int,
     "conditions": list,
 }
