@@ -297,7 +297,7 @@ class S3(StoreCase):
 
     def test_wrong_credentials_are_named(self):
         mine = moto_server.key_environment
-        refused = "the store (denies access|refuses the request): .* code=%s .*=environment"
+        refused = "the store (refuses|does not know) the .*: .* code=%s .*=environment"
         for variables, words in (
             (
                 mine(secret_key="another/secret+key/that+no/file+may/contain"),
