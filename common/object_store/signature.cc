@@ -47,11 +47,6 @@ std::string HmacSha256(absl::string_view key, absl::string_view text) {
   return TextOf(digest, bytes);
 }
 
-bool IsUnreserved(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_' ||
-         c == '~';
-}
-
 // Returns the canonical form of a header's value: no white space at its ends, and one space for
 // each run of white space inside.
 std::string CanonicalValue(absl::string_view value) {
@@ -70,23 +65,6 @@ void AddHeader(const std::string& name, const std::string& value, CanonicalHeade
 }
 
 }  // namespace
-
-std::string PercentEncode(absl::string_view text, bool keep_slash) {
-  constexpr char kDigits[] = "0123456789ABCDEF";
-  std::string out;
-  out.reserve(text.size());
-  for (const char c : text) {
-    if (IsUnreserved(c) || (keep_slash && c == '/')) {
-      out.push_back(c);
-      continue;
-    }
-    const auto byte = static_cast<unsigned char>(c);
-    out.push_back('%');
-    out.push_back(kDigits[byte >> 4]);
-    out.push_back(kDigits[byte & 15]);
-  }
-  return out;
-}
 
 std::string EncodeQuery(std::vector<std::pair<std::string, std::string>> query) {
   for (auto& [name, value] : query) {

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "common/fs/object_uri.h"
 #include "common/http/client.h"
+#include "common/http/percent_encoding.h"
 #include "common/object_store/credentials.h"
 
 namespace evergrad::object_store {
@@ -49,8 +50,7 @@ struct SigningScope {
 std::vector<http::Header> Sign(const RequestToSign& request, const SigningScope& scope,
                                const Credentials& credentials);
 
-// Percent-encodes all bytes but A-Z a-z 0-9 - . _ ~, and '/' if `keep_slash`; digits in upper case.
-std::string PercentEncode(absl::string_view text, bool keep_slash);
+using http::PercentEncode;
 // Returns the sorted, encoded query, which is both sent and signed: "list-type=2&prefix=a%2Fb",
 // "uploads=".
 std::string EncodeQuery(std::vector<std::pair<std::string, std::string>> query);

@@ -10,6 +10,8 @@
 #include "common/fs/file.h"
 #include "common/http/client.h"
 #include "common/http/header_rules.h"
+#include "common/http/percent_encoding.h"
+#include "common/schema/names.h"
 #include "kubernetes/api/api.h"
 
 namespace evergrad::kubernetes {
@@ -28,27 +30,6 @@ constexpr seconds kListMax(60);
 // The server ends a watch after kWatchFor, and the client shortly later if the server does not.
 constexpr seconds kWatchFor(240), kWatchMax(300);
 
-bool IsUnreserved(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_' ||
-         c == '~';
-}
-
-std::string PercentEncoded(absl::string_view text) {
-  static constexpr char kDigits[] = "0123456789ABCDEF";
-  std::string out;
-  for (const char c : text) {
-    if (IsUnreserved(c)) {
-      out.push_back(c);
-      continue;
-    }
-    const auto byte = static_cast<unsigned char>(c);
-    out.push_back('%');
-    out.push_back(kDigits[byte >> 4]);
-    out.push_back(kDigits[byte & 15]);
-  }
-  return out;
-}
-
 absl::StatusOr<std::unique_ptr<http::Client>> MakeClient(const ApiOptions& options, seconds limit) {
   http::ClientOptions client;
   client.ca_file = options.ca_file;
@@ -64,9 +45,9 @@ class HttpApi final : public Api {
           std::unique_ptr<http::Client> lists, std::unique_ptr<http::Client> watches)
       : options_(std::move(options)),
         jobs_(absl::StrCat(options_.server, "/apis/evergrad.dev/v1alpha1/namespaces/",
-                           PercentEncoded(options_.name_space), "/trainingjobs")),
+                           http::PercentEncode(options_.name_space, false), "/trainingjobs")),
         events_(absl::StrCat(options_.server, "/api/v1/namespaces/",
-                             PercentEncoded(options_.name_space), "/events")),
+                             http::PercentEncode(options_.name_space, false), "/events")),
         requests_(std::move(requests)),
         lists_(std::move(lists)),
         watches_(std::move(watches)) {}
@@ -88,9 +69,9 @@ class HttpApi final : public Api {
     WatchReader reader(on_event);
     http::Request request;
     request.method = "GET";
-    request.url =
-        absl::StrCat(jobs_, "?watch=1&allowWatchBookmarks=true&resourceVersion=",
-                     PercentEncoded(resource_version), "&timeoutSeconds=", kWatchFor.count());
+    request.url = absl::StrCat(jobs_, "?watch=1&allowWatchBookmarks=true&resourceVersion=",
+                               http::PercentEncode(resource_version, false),
+                               "&timeoutSeconds=", kWatchFor.count());
     request.receive_body = [&](absl::string_view bytes) { return reader.Add(bytes); };
     EG_RETURN_IF_ERROR(AddHeaders("", &request));
     EG_ASSIGN_OR_RETURN(const http::Response response, watches_->Send(request));
@@ -124,7 +105,8 @@ class HttpApi final : public Api {
   }
 
   absl::StatusOr<Json> Page(const std::string& next) const {
-    const std::string rest = next.empty() ? "" : absl::StrCat("&continue=", PercentEncoded(next));
+    const std::string rest =
+        next.empty() ? "" : absl::StrCat("&continue=", http::PercentEncode(next, false));
     const auto ask = [&](std::size_t objects) {
       return Exchange(lists_.get(), "GET", absl::StrCat(jobs_, "?limit=", objects, rest), "", "",
                       kPageBytesMax);
@@ -154,10 +136,11 @@ class HttpApi final : public Api {
   absl::StatusOr<JobObject> Patch(const JobObject& object, absl::string_view subresource,
                                   Json patch) {
     patch["metadata"]["resourceVersion"] = object.resource_version;
-    EG_ASSIGN_OR_RETURN(const Json json,
-                        Call(requests_.get(), "PATCH",
-                             absl::StrCat(jobs_, "/", PercentEncoded(object.name), subresource),
-                             "application/merge-patch+json", Dump(patch), kObjectBytesMax));
+    EG_ASSIGN_OR_RETURN(
+        const Json json,
+        Call(requests_.get(), "PATCH",
+             absl::StrCat(jobs_, "/", http::PercentEncode(object.name, false), subresource),
+             "application/merge-patch+json", Dump(patch), kObjectBytesMax));
     absl::StatusOr<JobObject> changed = ParseJobObject(json);
     if (changed.ok()) return changed;
     return absl::UnavailableError(
@@ -219,15 +202,6 @@ class HttpApi final : public Api {
 
 absl::Status Refuse(absl::string_view text) { return UserError(absl::InvalidArgumentError(text)); }
 
-bool IsNamespaceName(absl::string_view name) {
-  if (name.empty() || name.size() > 63 || name.front() == '-' || name.back() == '-') return false;
-  for (const char c : name)
-    if (!absl::ascii_islower(static_cast<unsigned char>(c)) &&
-        !absl::ascii_isdigit(static_cast<unsigned char>(c)) && c != '-')
-      return false;
-  return true;
-}
-
 bool IsLoopbackUrl(absl::string_view rest) {
   const absl::string_view authority = rest.substr(0, rest.find('/'));
   const std::size_t colon = authority.rfind(':');
@@ -252,8 +226,7 @@ absl::Status CheckApiOptions(const ApiOptions& options) {
                                Quoted(options.server, 100), "`"));
   if (rest.empty() || absl::StrContains(rest, '/') || absl::StrContains(rest, '?') ||
       absl::StrContains(rest, '@'))
-    return Refuse(
-        absl::StrCat("--api-server: expected https://HOST:PORT without a path or a user ", "name"));
+    return Refuse("--api-server: expected https://HOST:PORT without a path or a user name");
   if (plain && !IsLoopbackUrl(rest))
     return Refuse(absl::StrCat(
         "--api-server: plain HTTP is allowed on a loopback address only (kubectl proxy), got `",
@@ -262,7 +235,7 @@ absl::Status CheckApiOptions(const ApiOptions& options) {
     return Refuse(
         "--namespace is missing: give the namespace of the TrainingJobs. A pod finds it in "
         "/var/run/secrets/kubernetes.io/serviceaccount/namespace");
-  if (!IsNamespaceName(options.name_space))
+  if (!config::IsDnsLabel(options.name_space))
     return Refuse(absl::StrCat("--namespace: expected a DNS label, got `",
                                Quoted(options.name_space, 80), "`"));
   return absl::OkStatus();

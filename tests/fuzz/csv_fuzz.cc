@@ -7,6 +7,7 @@
 #include "tests/fuzz/dataset_check.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/memory_file.h"
+#include "tests/fuzz/typed_fields.h"
 #include "worker/data/csv_records.h"
 
 namespace evergrad::worker {
@@ -48,25 +49,6 @@ void CheckRecords(const std::string& path, const std::string& separator, bool qu
   if (again.ok()) EG_CHECK(*again == *records);
 }
 
-std::vector<config::FieldSpec> Fields(fuzz::Input& input) {
-  std::vector<config::FieldSpec> fields;
-  const char* const types[] = {"int", "float", "string"};
-  const std::uint8_t bits = input.Number();
-  for (std::uint32_t i = 0; i < 3; ++i) {
-    config::FieldSpec& field = fields.emplace_back();
-    field.name = std::string(1, static_cast<char>('a' + i));
-    field.columns = {std::to_string(i)};
-    field.type = types[(bits >> (2 * i) & 3) % 3];
-    if (bits & 0x80) field.default_text = "0";
-    if (field.type == "string") {
-      config::Transform& transform = field.transforms.emplace_back();
-      transform.type = bits & 0x40 ? "vocabulary" : "hash";
-      transform.buckets = 100;
-    }
-  }
-  return fields;
-}
-
 }  // namespace
 }  // namespace evergrad::worker
 
@@ -74,7 +56,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace evergrad;
   fuzz::Input input(data, size);
   const std::uint8_t settings = input.Number();
-  const auto fields = worker::Fields(input);
+  auto fields = fuzz::TypedFields(input.Number());
+  for (std::size_t i = 0; i < fields.size(); ++i) fields[i].columns = {std::to_string(i)};
   const fuzz::MemoryFile file(input.Rest());
   const char* const separators[] = {",", "\t", "::", ";"};
   config::SourceSpec source;

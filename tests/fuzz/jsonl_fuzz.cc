@@ -5,35 +5,13 @@
 #include "tests/fuzz/dataset_check.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/memory_file.h"
-
-namespace evergrad::worker {
-namespace {
-
-std::vector<config::FieldSpec> Fields(std::uint8_t bits) {
-  std::vector<config::FieldSpec> fields;
-  const char* const types[] = {"int", "float", "string"};
-  for (std::uint32_t i = 0; i < 3; ++i) {
-    config::FieldSpec& field = fields.emplace_back();
-    field.name = std::string(1, static_cast<char>('a' + i));
-    field.columns = {field.name};
-    field.type = types[(bits >> (2 * i) & 3) % 3];
-    if (bits & 0x80) field.default_text = "0";
-    if (field.type == "string") {
-      config::Transform& transform = field.transforms.emplace_back();
-      transform.type = bits & 0x40 ? "vocabulary" : "hash";
-      transform.buckets = 100;
-    }
-  }
-  return fields;
-}
-
-}  // namespace
-}  // namespace evergrad::worker
+#include "tests/fuzz/typed_fields.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace evergrad;
   fuzz::Input input(data, size);
-  const auto fields = worker::Fields(input.Number());
+  auto fields = fuzz::TypedFields(input.Number());
+  for (config::FieldSpec& field : fields) field.columns = {field.name};
   const fuzz::MemoryFile file(input.Rest());
   config::SourceSpec source;
   source.format = "jsonl";
